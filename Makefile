@@ -1,0 +1,46 @@
+# Needs Python 3.11+, a C compiler and the package registry; everything else is made in .venv.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/made
+PYTEST := $(BIN)/python -m pytest -q -n 2
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint test-slow bench clean
+
+help:  ## what can be made
+	@sed -n 's/^\([a-z-]*\):.*##  */\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+
+setup: $(STAMP)  ## make .venv, install everything, build the extension
+
+# Again only when what is installed or compiled has changed.
+$(STAMP): pyproject.toml setup.py forge/_fastpath.pyx
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo 'forge needs Python 3.11 or later; try make PYTHON=python3.12'; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	FORGE_REQUIRE_EXT=1 $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+demo: setup  ## see forge work, in one terminal
+	$(BIN)/python -m forge.cli.demo
+
+lint: setup  ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint  ## the gate: lint, then every test on both storages and with both fast paths
+	FORGE_IMPL=c $(PYTEST)
+	FORGE_IMPL=py $(PYTEST) -m 'not slow and not impl_free'
+
+test-slow: setup  ## the tests that take minutes
+	FORGE_IMPL=c $(BIN)/python -m pytest -q -m slow --timeout 1800
+
+bench: setup  ## the figures; each bench ends with a line of JSON
+	$(BIN)/python bench/storage.py --json
+	$(BIN)/python bench/enqueue.py --json
+
+clean:  ## remove everything that was made
+	rm -rf $(VENV) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache forge/_fastpath.c forge/*.so
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,60 @@
+"""The hand-written opponent on SQLite: apsw, forge's own tables, the least SQL that claims jobs and moves them."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import apsw
+
+COLUMNS = """id, run_at, enqueued_at, claimed_at, claim, timeout, unique_for, keep_result, priority, attempts,
+    max_attempts, crashes, queue, kind, payload, dedupe_key, tags, errors"""
+
+CLAIM = """
+update job set status = 'in_progress', attempts = attempts + 1, claim = 1, claimed_at = ?1
+ where rowid in (select rowid from job where queue = 'default' and status in ('pending', 'failed') and priority = 0
+                    and run_at <= ?1 order by run_at, id limit ?2)
+returning rowid, id, kind, payload, attempts"""
+
+MOVE = f"""
+insert into job_history ({COLUMNS}, status, finished_at)
+select {COLUMNS}, 'done', ?1 from job where rowid in (select value from json_each(?2))"""
+
+REMOVE = "delete from job where rowid in (select value from json_each(?1))"
+
+
+class RawSqlite:
+    """One connection with the durable settings."""
+
+    def __init__(self, path: str) -> None:
+        self._conn = apsw.Connection(path)
+        self._conn.set_busy_timeout(30_000)
+        self._conn.execute("pragma journal_mode = wal")
+        self._conn.execute("pragma synchronous = full")
+
+    def clear(self) -> None:
+        """Empty tables and an empty log."""
+        self._conn.execute("delete from job")
+        self._conn.execute("delete from job_history")
+        self._conn.execute("pragma wal_checkpoint(truncate)")
+
+    def drain(self, batch: int) -> int:
+        """Claim and finalize, a transaction each, until nothing is left."""
+        conn, total = self._conn, 0
+        while True:
+            now = int(time.time() * 1e6)
+            conn.execute("begin immediate")
+            rows = conn.execute(CLAIM, (now, batch)).fetchall()
+            conn.execute("commit")
+            if not rows:
+                return total
+            claimed = json.dumps([row[0] for row in rows])
+            conn.execute("begin immediate")
+            conn.execute(MOVE, (int(time.time() * 1e6), claimed))
+            conn.execute(REMOVE, (claimed,))
+            conn.execute("commit")
+            total += len(rows)
+
+    def close(self) -> None:
+        """The connection."""
+        self._conn.close()

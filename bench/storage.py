@@ -1,0 +1,215 @@
+"""The storage contract against the raw database: claim + finalize(done), a pinned xmin, a large backlog, WAL per job.
+
+Keys: ratio_batch_1000 and ratio_batch_100 (forge over hand-written psycopg on the same tables), ratio_to_lean (over
+minimal tables), ratio_pinned_xmin (with a REPEATABLE READ transaction held open over without), ratio_backlog (time of a
+claim at 2,000,000 pending over 10,000), wal_bytes_per_job (insert to history), sqlite_ratio (the least of the batch sizes).
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+
+from bench.common import PAYLOAD, arguments, facts, finish, interleaved, median, postgres, ratio, say
+from bench.raw import LEAN_TABLES, Lean, Raw
+from bench.raw_sqlite import RawSqlite
+from forge import fastpath
+from forge.job import Done, Ending, NewJob
+from forge.storage import Storage, open_storage
+from forge.storage.contract import LowWater
+
+
+def jobs(n: int) -> list[NewJob]:
+    """n no-op jobs."""
+    return [NewJob(id_, "tasks.noop", PAYLOAD) for id_ in fastpath.uuid7_many(n)]
+
+
+def drain(storage: Storage, batch: int) -> int:
+    """The loop that a dispatcher is: claim, (run), finalize."""
+    who = storage.register("bench", ["default"], "localhost", 1)
+    water, total = LowWater(), 0
+    while claims := storage.claim(who, "default", batch, water):
+        stale = storage.finalize([Ending(claim, Done()) for claim in claims])
+        assert not stale
+        total += len(claims)
+    storage.deregister(who)
+    return total
+
+
+def tidy(url: str, *tables: str) -> None:
+    """Equal ground for every turn: empty tables, no vacuum left to do, no checkpoint due."""
+    with psycopg.connect(url, autocommit=True) as conn:
+        conn.execute(f"truncate {', '.join(tables)}")  # type: ignore[call-overload]
+        conn.execute("checkpoint")
+
+
+FORGE_TABLES = ("forge.job", "forge.job_history")
+
+
+def forge_turn(url: str, storage: Storage, n: int, batch: int) -> float:
+    """Jobs per second through the contract."""
+    tidy(url, *FORGE_TABLES)
+    storage.enqueue(jobs(n))
+    began = time.perf_counter()
+    assert drain(storage, batch) == n
+    return n / (time.perf_counter() - began)
+
+
+def raw_turn(url: str, raw: Raw, n: int, batch: int) -> float:
+    """Jobs per second by hand."""
+    tidy(url, *(("lean.job", "lean.job_done") if isinstance(raw, Lean) else FORGE_TABLES))
+    raw.fill(fastpath.uuid7_many(n))
+    began = time.perf_counter()
+    assert raw.drain(batch) == n
+    return n / (time.perf_counter() - began)
+
+
+def cycles(url: str, storage: Storage, n: int, rounds: int) -> dict[str, Any]:
+    """Claim + finalize at batch 1000 and 100."""
+    raw, lean = Raw(url), Lean(url)
+    found: dict[str, Any] = {}
+    for batch, size in ((1000, n), (100, n // 2)):
+        say(f"claim + finalize, batch {batch}, {size:,} jobs a turn")
+        contenders = {
+            "forge": lambda size=size, batch=batch: forge_turn(url, storage, size, batch),
+            "raw, same tables": lambda size=size, batch=batch: raw_turn(url, raw, size, batch),
+        }
+        if batch == 1000:
+            contenders["raw, lean tables"] = lambda: raw_turn(url, lean, n, 1000)
+        rates = interleaved(contenders, rounds)
+        found[f"ratio_batch_{batch}"] = ratio(rates, "forge", "raw, same tables")
+        found[f"jobs_per_s_batch_{batch}"] = median(rates["forge"])
+        found[f"raw_jobs_per_s_batch_{batch}"] = median(rates["raw, same tables"])
+        if batch == 1000:
+            found["ratio_to_lean"] = ratio(rates, "forge", "raw, lean tables")
+            found["lean_jobs_per_s"] = median(rates["raw, lean tables"])
+    raw.close()
+    lean.close()
+    return found
+
+
+@contextmanager
+def snapshot_held(url: str) -> Iterator[None]:
+    """A transaction that keeps every dead row from being removed."""
+    with psycopg.connect(url) as conn:
+        conn.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        conn.execute("select count(*) from forge.queue")
+        yield
+        conn.rollback()
+
+
+def pinned(url: str, storage: Storage, n: int, rounds: int) -> dict[str, Any]:
+    """The same drain with and without a snapshot held open throughout."""
+
+    def held() -> float:
+        tidy(url, *FORGE_TABLES)
+        storage.enqueue(jobs(n))
+        with snapshot_held(url):
+            began = time.perf_counter()
+            assert drain(storage, 1000) == n
+            return n / (time.perf_counter() - began)
+
+    say(f"pinned xmin, {n:,} jobs a turn")
+    rates = interleaved({"free": lambda: forge_turn(url, storage, n, 1000), "pinned": held}, rounds)
+    return {"ratio_pinned_xmin": ratio(rates, "pinned", "free"), "jobs_per_s_pinned": median(rates["pinned"])}
+
+
+def claim_time(storage: Storage, batch: int = 100, claims: int = 60) -> float:
+    """Median seconds of a claim; what was claimed is given back."""
+    who = storage.register("bench", ["default"], "localhost", 1)
+    water, times = LowWater(), []
+    for _ in range(claims):
+        began = time.perf_counter()
+        assert len(storage.claim(who, "default", batch, water)) == batch
+        times.append(time.perf_counter() - began)
+    storage.deregister(who)
+    return statistics.median(times)
+
+
+def backlog(url: str, storage: Storage, large: int = 2_000_000, small: int = 10_000) -> dict[str, Any]:
+    """A claim's time at a small and at a large backlog, measured in turns: small, large, large, small."""
+    times: dict[int, list[float]] = {small: [], large: []}
+    for size in (small, large, small):
+        say(f"a claim of 100 at a backlog of {size:,}")
+        tidy(url, *FORGE_TABLES)
+        for _ in range(0, size, 100_000):
+            storage.enqueue(jobs(min(size, 100_000)))
+        for _ in range(3):
+            times[size].append(claim_time(storage))
+            say(f"  {times[size][-1] * 1000:.2f} ms")
+    few, many = statistics.median(times[small]), statistics.median(times[large])
+    return {"ratio_backlog": round(many / few, 3), "claim_ms_small": round(few * 1000, 3), "claim_ms_large": round(many * 1000, 3)}
+
+
+def wal(url: str, storage: Storage, n: int = 50_000) -> dict[str, Any]:
+    """Bytes of log from insert to history."""
+    tidy(url, *FORGE_TABLES)
+    with psycopg.connect(url, autocommit=True) as conn:
+        lsn = "select pg_current_wal_insert_lsn() - '0/0'::pg_lsn"
+        points = [conn.execute(lsn).fetchone()]  # type: ignore[call-overload]
+        storage.enqueue(jobs(n))
+        points.append(conn.execute(lsn).fetchone())  # type: ignore[call-overload]
+        drain(storage, 1000)
+        points.append(conn.execute(lsn).fetchone())  # type: ignore[call-overload]
+    start, filled, end = (int(point[0]) for point in points if point is not None)
+    return {"wal_bytes_per_job": round((end - start) / n), "wal_bytes_insert": round((filled - start) / n)}
+
+
+def sqlite(n: int, rounds: int) -> dict[str, Any]:
+    """The same cycle on SQLite, synchronous=FULL, at three batch sizes."""
+    found: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(prefix="forge-bench-") as folder:
+        for batch, size in ((1000, n), (100, n), (1, n // 40)):
+            say(f"SQLite claim + finalize, batch {batch}, {size:,} jobs a turn")
+            path = f"{folder}/{batch}.db"
+            with open_storage(f"sqlite:///{path}") as storage:
+                storage.migrate()
+                raw = RawSqlite(path)
+
+                def turn(batch: int = batch, size: int = size, storage: Storage = storage, raw: RawSqlite = raw) -> float:
+                    raw.clear()
+                    storage.enqueue(jobs(size))
+                    began = time.perf_counter()
+                    assert drain(storage, batch) == size
+                    return size / (time.perf_counter() - began)
+
+                def by_hand(batch: int = batch, size: int = size, storage: Storage = storage, raw: RawSqlite = raw) -> float:
+                    raw.clear()
+                    storage.enqueue(jobs(size))
+                    began = time.perf_counter()
+                    assert raw.drain(batch) == size
+                    return size / (time.perf_counter() - began)
+
+                rates = interleaved({"forge": turn, "raw apsw": by_hand}, rounds)
+                raw.close()
+            found[f"sqlite_ratio_batch_{batch}"] = ratio(rates, "forge", "raw apsw")
+            found[f"sqlite_jobs_per_s_batch_{batch}"] = median(rates["forge"])
+    found["sqlite_ratio"] = min(value for key, value in found.items() if key.startswith("sqlite_ratio_batch"))
+    return found
+
+
+def main() -> None:
+    """Everything, in about five minutes."""
+    args = arguments(__doc__ or "", jobs=60_000, rounds=5)
+    began = time.perf_counter()
+    with postgres() as url, open_storage(url) as storage:
+        storage.migrate()
+        with psycopg.connect(url, autocommit=True) as conn:
+            conn.execute(LEAN_TABLES)
+        figures = cycles(url, storage, args.jobs, args.rounds)
+        figures |= pinned(url, storage, 200_000, max(2, args.rounds // 2))
+        figures |= wal(url, storage)
+        figures |= backlog(url, storage)
+    figures |= sqlite(args.jobs, args.rounds)
+    finish(args, began, args.jobs, jobs_per_s=figures["jobs_per_s_batch_1000"], **figures)
+
+
+if __name__ == "__main__":
+    assert facts()["impl"] == "c", "build the extension first: make setup"
+    main()

@@ -1,0 +1,57 @@
+"""forge: a job queue for Python on PostgreSQL or SQLite.
+
+This is the whole public face; what is not named in `__all__` may change without notice.
+"""
+
+from __future__ import annotations
+
+from importlib import metadata
+
+from forge.app import Forge, JobHandle, Task
+from forge.errors import (
+    ConfigError,
+    DatabaseError,
+    DeadJob,
+    ForgeError,
+    InvalidJob,
+    JobCancelled,
+    JobNotFound,
+    LockedError,
+    ResultTimeout,
+    SchemaError,
+    UsageError,
+)
+from forge.job import Cancelled, Dead, Done, Failed, Job, Snooze, Status, Throttled
+from forge.retry import Backoff
+
+__all__ = [
+    "Backoff",
+    "Cancelled",
+    "ConfigError",
+    "DatabaseError",
+    "Dead",
+    "DeadJob",
+    "Done",
+    "Failed",
+    "Forge",
+    "ForgeError",
+    "InvalidJob",
+    "Job",
+    "JobCancelled",
+    "JobHandle",
+    "JobNotFound",
+    "LockedError",
+    "ResultTimeout",
+    "SchemaError",
+    "Snooze",
+    "Status",
+    "Task",
+    "Throttled",
+    "UsageError",
+    "__version__",
+]
+
+try:
+    __version__ = metadata.version("forge-jobs")
+except metadata.PackageNotFoundError:  # a source tree that was never installed
+    __version__ = "0+unknown"

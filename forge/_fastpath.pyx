@@ -1,0 +1,425 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""The native path: the functions of `_fastpath_py` for the inputs that come in millions.
+
+What each one means is said there. Here only exact, ordinary types are handled; whatever else comes is passed on to the
+twin, which answers or raises. No code of a caller runs in a loop (no __eq__, no __iter__), so nothing changes under it.
+The figure at each function is what it buys: best of 7 runs of timeit, batches of 1000, one machine, both in one go.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.dict cimport PyDict_Next
+from cpython.float cimport PyFloat_AS_DOUBLE
+from cpython.long cimport PyLong_AsUnsignedLongLongMask
+from cpython.object cimport PyObject, PyObject_GenericSetAttr, PyTypeObject
+from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
+from libc.math cimport isfinite, pow
+from libc.stdint cimport int32_t, int64_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memchr, memcpy
+
+from uuid import UUID, SafeUUID
+
+from forge import _fastpath_py as twin
+from forge.job import NewJob
+
+cdef extern from "Python.h":
+    int PyUnicode_1BYTE_KIND
+    int PyUnicode_2BYTE_KIND
+    int PyUnicode_KIND(object)
+    const void* PyUnicode_DATA(object)
+    Py_ssize_t PyUnicode_GET_LENGTH(object)
+    const char* PyUnicode_AsUTF8AndSize(object, Py_ssize_t*)
+    long long PyLong_AsLongLongAndOverflow(object, int*)
+    unsigned long long PyLong_AsUnsignedLongLong(object)
+    object PyType_GenericAlloc(PyTypeObject*, Py_ssize_t)
+    void PyErr_Clear()
+    void* PyErr_Occurred()
+
+cdef object UNKNOWN = SafeUUID.unknown
+
+
+# 12x the twin: 0.27 µs instead of 3.3 for a payload of 8 fields and 100 bytes.
+def check_json(value, max_depth, limit):
+    if type(max_depth) is not int or type(limit) is not int or not 0 <= max_depth <= 1000 or not 0 <= limit <= 1 << 40:
+        return twin.check_json(value, max_depth, limit)
+    return room_left(value, max_depth, limit) >= 0 or <bint>twin.check_json(value, max_depth, limit)
+
+
+cdef int64_t room_left(object value, int depth, int64_t room) noexcept:
+    cdef Py_ssize_t at = 0
+    cdef PyObject *key
+    cdef PyObject *item
+    cdef int overflow = 0
+    if type(value) is str:
+        return room - PyUnicode_GET_LENGTH(value) - 2 if sound_text(value) else -1
+    if type(value) is int:
+        PyLong_AsLongLongAndOverflow(value, &overflow)
+        return room - 1 if overflow == 0 else -1
+    if type(value) is float:
+        return room - 1 if isfinite(PyFloat_AS_DOUBLE(value)) else -1
+    if value is None or value is True or value is False:
+        return room - 4
+    if type(value) is dict and depth > 0:
+        room -= 2
+        while PyDict_Next(value, &at, &key, &item):
+            if type(<object>key) is not str or not sound_text(<object>key):
+                return -1
+            room = room_left(<object>item, depth - 1, room - PyUnicode_GET_LENGTH(<object>key) - 3)
+            if room < 0:
+                return -1
+        return room
+    if type(value) is list and depth > 0:
+        room -= 2
+        for each in <list>value:
+            room = room_left(each, depth - 1, room)
+            if room < 0:
+                return -1
+        return room
+    if type(value) is tuple and depth > 0:
+        room -= 2
+        for each in <tuple>value:
+            room = room_left(each, depth - 1, room)
+            if room < 0:
+                return -1
+        return room
+    return -1
+
+
+cdef bint sound_text(object text) noexcept:
+    cdef Py_ssize_t i, n = PyUnicode_GET_LENGTH(text)
+    cdef const uint16_t *two
+    cdef const uint32_t *four
+    cdef uint32_t bad = 0
+    if PyUnicode_KIND(text) == PyUnicode_1BYTE_KIND:
+        return memchr(PyUnicode_DATA(text), 0, n) == NULL
+    # No early exit: so the loops are turned into vector instructions.
+    if PyUnicode_KIND(text) == PyUnicode_2BYTE_KIND:
+        two = <const uint16_t *>PyUnicode_DATA(text)
+        for i in range(n):
+            bad |= (two[i] == 0) | ((two[i] & 0xF800) == 0xD800)
+    else:
+        four = <const uint32_t *>PyUnicode_DATA(text)
+        for i in range(n):
+            bad |= (four[i] == 0) | ((four[i] & 0xFFFFF800) == 0xD800)
+    return bad == 0
+
+
+# 2.4x the twin: 0.30 µs an id instead of 0.70.
+def uuids(tick, rand):
+    cdef uint64_t at, low
+    cdef Py_ssize_t i, n
+    cdef const unsigned char *data
+    if type(tick) is not int or type(rand) is not bytes or PyBytes_GET_SIZE(rand) % 8 or not 0 <= tick < 1 << 60:
+        return twin.uuids(tick, rand)
+    at, n, data = tick, PyBytes_GET_SIZE(rand) // 8, <const unsigned char *>PyBytes_AS_STRING(rand)
+    made = []
+    for i in range(n):
+        low = get64(data + 8 * i) & 0x3FFFFFFFFFFFFFFF | 0x8000000000000000
+        found = PyType_GenericAlloc(<PyTypeObject *>UUID, 0)
+        high = (at >> 12 & 0xFFFFFFFFFFFF) << 16 | 0x7000 | at & 0xFFF
+        PyObject_GenericSetAttr(found, "int", <object>high << 64 | <object>low)
+        PyObject_GenericSetAttr(found, "is_safe", UNKNOWN)
+        made.append(found)
+        at += 1
+    return made
+
+
+cdef uint64_t get64(const unsigned char *data) noexcept:
+    cdef uint64_t value = 0
+    cdef int i
+    for i in range(8):
+        value = value << 8 | data[i]
+    return value
+
+
+# 5x the twin: 0.12 µs instead of 0.59.
+def exponential(n, base, cap):
+    if type(n) is int and type(base) is float and type(cap) is float:
+        return grown(2.0, clamped(n, 30), base, cap)
+    return twin.exponential(n, base, cap)
+
+
+# 3x the twin: 0.22 µs instead of 0.75.
+def decorrelated(n, base, cap, r):
+    cdef double high, low
+    if type(n) is int and type(base) is float and type(cap) is float and type(r) is float:
+        high = grown(3.0, clamped(n, 30), base, cap)
+        low = high if high < <double>base else <double>base
+        return low + (high - low) * <double>r
+    return twin.decorrelated(n, base, cap, r)
+
+
+# 6x the twin: 0.14 µs instead of 0.76.
+def faktory(n, r):
+    cdef int64_t count
+    if type(n) is int and type(r) is float and 0.0 <= <double>r < 1.0:
+        count = clamped(n, 101)
+        count = count - 1 if count > 0 else 0
+        return <double>(count * count * count * count + 15 + <int64_t>(<double>r * 30) * (count + 1))
+    return twin.faktory(n, r)
+
+
+# 6x the twin: 0.14 µs instead of 0.90.
+def delay(curve, n, base, cap, r):
+    if curve == "decorrelated":
+        return decorrelated(n, base, cap, r)
+    if curve == "exponential":
+        return exponential(n, base, cap)
+    if curve == "faktory":
+        return faktory(n, r)
+    return twin.delay(curve, n, base, cap, r)
+
+
+cdef int clamped(object n, int most) noexcept:
+    cdef int overflow = 0
+    cdef long long value = PyLong_AsLongLongAndOverflow(n, &overflow)
+    if overflow:
+        return most if overflow > 0 else 0
+    return 0 if value < 0 else most if value > most else <int>value
+
+
+cdef double grown(double factor, int n, double base, double cap) noexcept:
+    cdef double value = base * pow(factor, n)
+    return cap if cap < value else value
+
+
+cdef struct Buffer:
+    char *data
+    Py_ssize_t size
+    Py_ssize_t room
+
+
+# 4x the twin: 0.19 µs a row of 100 bytes of payload instead of 0.77.
+def copy_rows(jobs, run_ats=None):
+    cdef Buffer out = Buffer(NULL, 0, 0)
+    cdef Py_ssize_t i, n
+    cdef bint timed = run_ats is not None
+    cdef list rows = jobs if type(jobs) is list else list(jobs)
+    cdef list times = list(run_ats) if timed else None
+    if timed and len(times) != len(rows):
+        return twin.copy_rows(rows, times)
+    try:
+        n = len(rows)
+        for i in range(n):
+            if not put_row(&out, rows[i], timed) or timed and not put_int(&out, times[i], 8):
+                return twin.copy_rows(rows, times)
+        return PyBytes_FromStringAndSize(out.data, out.size)
+    finally:
+        free(out.data)
+
+
+# The places of NewJob's fields; checked when the module is loaded.
+cdef enum:
+    ID = 0
+    KIND = 1
+    PAYLOAD = 2
+    QUEUE = 3
+    PRIORITY = 4
+    MAX_ATTEMPTS = 7
+    TIMEOUT = 8
+    TAGS = 12
+    KEEP_RESULT = 13
+    FIELDS = 14
+
+if NewJob._fields != (
+    "id", "kind", "payload", "queue", "priority", "run_at", "delay", "max_attempts", "timeout", "dedupe_key", "unique_for",
+    "on_conflict", "tags", "keep_result",
+):
+    raise ImportError("NewJob's fields have moved; renumber them in _fastpath.pyx and build it again")
+
+
+cdef bint put_row(Buffer *out, object job, bint timed) except -1:
+    """False: the twin must do it."""
+    if type(job) is not NewJob or PyTuple_GET_SIZE(job) != FIELDS:
+        return False
+    payload = <object>PyTuple_GET_ITEM(job, PAYLOAD)
+    keep_result = <object>PyTuple_GET_ITEM(job, KEEP_RESULT)
+    tags = <object>PyTuple_GET_ITEM(job, TAGS)
+    if type(payload) is not bytes or type(tags) is not tuple:
+        return False
+    need(out, 2)
+    put16(out, 10 if timed else 9)
+    if not (put_uuid(out, <object>PyTuple_GET_ITEM(job, ID)) and put_text(out, <object>PyTuple_GET_ITEM(job, QUEUE))
+            and put_text(out, <object>PyTuple_GET_ITEM(job, KIND))):
+        return False
+    if not (put_bytes(out, PyBytes_AS_STRING(payload), PyBytes_GET_SIZE(payload))
+            and put_int(out, <object>PyTuple_GET_ITEM(job, PRIORITY), 2)
+            and put_int(out, <object>PyTuple_GET_ITEM(job, MAX_ATTEMPTS), 2)
+            and put_int(out, <object>PyTuple_GET_ITEM(job, TIMEOUT), 4)):
+        return False
+    if keep_result is None:
+        need(out, 4)
+        put32(out, -1)
+    elif not put_int(out, keep_result, 4):
+        return False
+    need(out, 4)
+    if PyTuple_GET_SIZE(tags) == 0:
+        put32(out, -1)
+        return True
+    return put_tags(out, <tuple>tags)
+
+
+cdef bint put_tags(Buffer *out, tuple tags) except -1:
+    cdef Py_ssize_t start = out.size, end
+    put32(out, 0)
+    put_array_head(out, 25, len(tags), False)
+    for tag in tags:
+        if not put_text(out, tag):
+            return False
+    end, out.size = out.size, start
+    put32(out, <int32_t>(end - start - 4))
+    out.size = end
+    return True
+
+
+# 1.7x the twin: 0.08 µs an id instead of 0.13.
+def uuid_array(ids):
+    cdef Buffer out = Buffer(NULL, 0, 0)
+    cdef list items = ids if type(ids) is list else list(ids)
+    try:
+        put_array_head(&out, 2950, len(items), False)
+        for each in items:
+            if not put_uuid(&out, each):
+                return twin.uuid_array(items)
+        return PyBytes_FromStringAndSize(out.data, out.size)
+    finally:
+        free(out.data)
+
+
+# 7x the twin: 0.013 µs a value instead of 0.085.
+def int8_array(values):
+    cdef Buffer out = Buffer(NULL, 0, 0)
+    cdef list items = values if type(values) is list else list(values)
+    try:
+        put_array_head(&out, 20, len(items), False)
+        for each in items:
+            if not put_int(&out, each, 8):
+                return twin.int8_array(items)
+        return PyBytes_FromStringAndSize(out.data, out.size)
+    finally:
+        free(out.data)
+
+
+# 25x the twin: 0.010 µs a value of 18 characters instead of 0.25.
+def text_array(values):
+    cdef Buffer out = Buffer(NULL, 0, 0)
+    cdef Py_ssize_t end
+    cdef bint nulls = False
+    cdef list items = values if type(values) is list else list(values)
+    try:
+        put_array_head(&out, 25, len(items), False)
+        for each in items:
+            if each is None:
+                nulls = True
+                need(&out, 4)
+                put32(&out, -1)
+            elif not (put_bytes(&out, PyBytes_AS_STRING(each), PyBytes_GET_SIZE(each)) if type(each) is bytes
+                      else put_text(&out, each)):
+                return twin.text_array(items)
+        if nulls:
+            end, out.size = out.size, 4
+            put32(&out, 1)
+            out.size = end
+        return PyBytes_FromStringAndSize(out.data, out.size)
+    finally:
+        free(out.data)
+
+
+cdef int need(Buffer *out, Py_ssize_t more) except -1:
+    """Room for `more` bytes; the put_* of a fixed size rely on it."""
+    cdef char *data
+    cdef Py_ssize_t room
+    if out.size + more > out.room:
+        room = (out.size + more) * 2 + 4096
+        data = <char *>realloc(out.data, room)
+        if data == NULL:
+            raise MemoryError
+        out.data, out.room = data, room
+    return 0
+
+
+cdef inline void put16(Buffer *out, int value) noexcept:
+    out.data[out.size] = <char>(value >> 8)
+    out.data[out.size + 1] = <char>value
+    out.size += 2
+
+
+cdef inline void put32(Buffer *out, int32_t value) noexcept:
+    put16(out, value >> 16)
+    put16(out, value)
+
+
+cdef inline void put64(Buffer *out, uint64_t value) noexcept:
+    put32(out, <int32_t>(value >> 32))
+    put32(out, <int32_t>value)
+
+
+cdef bint put_bytes(Buffer *out, const char *data, Py_ssize_t size) except -1:
+    if size > 0x7FFFFFFF:
+        return False
+    need(out, size + 4)
+    put32(out, <int32_t>size)
+    memcpy(out.data + out.size, data, size)
+    out.size += size
+    return True
+
+
+cdef bint put_text(Buffer *out, object text) except -1:
+    cdef Py_ssize_t size
+    cdef const char *data
+    if type(text) is not str:
+        return False
+    data = PyUnicode_AsUTF8AndSize(text, &size)
+    if data == NULL:  # a lone surrogate
+        PyErr_Clear()
+        return False
+    return put_bytes(out, data, size)
+
+
+cdef bint put_int(Buffer *out, object value, int size) except -1:
+    """An int of 2, 4 or 8 bytes, with its length."""
+    cdef int overflow = 0
+    cdef long long number
+    if type(value) is not int:
+        return False
+    number = PyLong_AsLongLongAndOverflow(value, &overflow)
+    if overflow or size < 8 and not -(1LL << (8 * size - 1)) <= number < 1LL << (8 * size - 1):
+        return False
+    need(out, 12)
+    put32(out, size)
+    if size == 8:
+        put64(out, <uint64_t>number)
+    elif size == 4:
+        put32(out, <int32_t>number)
+    else:
+        put16(out, <int>number)
+    return True
+
+
+cdef bint put_uuid(Buffer *out, object value) except -1:
+    cdef uint64_t high
+    if type(value) is not UUID:
+        return False
+    number = value.int
+    if type(number) is not int:
+        return False
+    high = PyLong_AsUnsignedLongLong(number >> 64)
+    if high == <uint64_t>-1 and PyErr_Occurred() != NULL:  # not a number of 128 bits
+        PyErr_Clear()
+        return False
+    need(out, 20)
+    put32(out, 16)
+    put64(out, high)
+    put64(out, PyLong_AsUnsignedLongLongMask(number))
+    return True
+
+
+cdef int put_array_head(Buffer *out, int oid, Py_ssize_t n, bint nulls) except -1:
+    need(out, 24)
+    put32(out, 1 if n else 0)
+    put32(out, nulls)
+    put32(out, oid)
+    if n:
+        put32(out, <int32_t>n)
+        put32(out, 1)
+    return 0

@@ -1,0 +1,220 @@
+"""The reference of the native path: what each function means, in plain Python.
+
+`_fastpath.pyx` has the same functions by the same names in the same order, and hands any input that it is not made for
+to the function here. So an unusual value costs time, and the answer or the error is always this module's.
+Pure: no I/O, no clock, no randomness, no logging. Callers import `forge.fastpath`, which chooses.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID, SafeUUID
+
+from forge.errors import InvalidJob
+from forge.job import NewJob
+
+__all__ = [
+    "check_json",
+    "copy_rows",
+    "decorrelated",
+    "delay",
+    "exponential",
+    "faktory",
+    "int8_array",
+    "text_array",
+    "uuid_array",
+    "uuids",
+]
+
+# 2^30 or 3^30 times the shortest base is past any cap, and more would overflow a float in the end.
+MAX_EXPONENT = 30
+# Faktory's curve has no cap: at 100 it is three years, and not far past it lies the last date a database can hold.
+MAX_FAKTORY_COUNT = 100
+
+UUID_OID, INT8_OID, TEXT_OID = 2950, 20, 25
+NULL = b"\xff\xff\xff\xff"  # a length of -1
+
+_INT64_MIN, _UINT64_MAX = -(2**63), 2**64 - 1
+
+
+def check_json(value: Any, max_depth: int, limit: int) -> bool:
+    """Whether `value` is made of exact JSON types only, sound in every part, and may fit in `limit` bytes.
+
+    False means "look closer" (`forge.codec` does, and finds the words): a subclass may yet be fine. Size is judged from
+    below, so True does not promise that it fits; but a value that refers to itself many times over ends here early.
+    """
+    return _room_left(value, max_depth, limit) >= 0
+
+
+def _room_left(value: Any, depth: int, room: int) -> int:
+    """How much of `room` is left after `value` at its shortest; negative when it does not fit or is not sound."""
+    kind = type(value)
+    if kind is str:
+        return room - len(value) - 2 if _sound_text(value) else -1
+    if kind is int:
+        return room - 1 if _INT64_MIN <= value <= _UINT64_MAX else -1
+    if kind is float:
+        return room - 1 if value - value == 0.0 else -1  # infinity and NaN are not 0 away from themselves
+    if value is None or kind is bool:
+        return room - 4
+    if kind is dict and depth > 0:
+        room -= 2
+        for key, item in value.items():
+            if type(key) is not str or not _sound_text(key):
+                return -1
+            room = _room_left(item, depth - 1, room - len(key) - 3)
+            if room < 0:
+                return -1
+        return room
+    if (kind is list or kind is tuple) and depth > 0:
+        room -= 2
+        for item in value:
+            room = _room_left(item, depth - 1, room)
+            if room < 0:
+                return -1
+        return room
+    return -1
+
+
+def _sound_text(text: str) -> bool:
+    """No NUL and no lone surrogate: neither can be stored."""
+    if "\0" in text:
+        return False
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def uuids(tick: int, rand: bytes) -> list[UUID]:
+    """One UUIDv7 for every 8 bytes of `rand`, from `tick` on in steps of one.
+
+    A tick is milliseconds since 1970 << 12 | counter (RFC 9562, 6.2, method 1): a full counter carries into the
+    milliseconds by itself. The upper 2 of each 64 random bits give way to the variant.
+    """
+    if len(rand) % 8:
+        raise ValueError("uuids needs 8 random bytes for each id")
+    new, put, unknown = object.__new__, object.__setattr__, SafeUUID.unknown
+    made = []
+    # UUID() checks its arguments for 0.9 µs; its slots are set directly, as its own __init__ does in the end.
+    for low in struct.unpack(f">{len(rand) // 8}Q", rand):
+        made.append(found := new(UUID))
+        high = (tick >> 12 & 0xFFFF_FFFF_FFFF) << 16 | 0x7000 | tick & 0xFFF
+        put(found, "int", high << 64 | 1 << 63 | low & 0x3FFF_FFFF_FFFF_FFFF)
+        put(found, "is_safe", unknown)
+        tick += 1
+    return made
+
+
+def exponential(n: int, base: float, cap: float) -> float:
+    """min(base·2^n, cap)"""
+    return min(base * 2.0 ** min(max(n, 0), MAX_EXPONENT), cap)
+
+
+def decorrelated(n: int, base: float, cap: float, r: float) -> float:
+    """Uniform between base and min(cap, base·3^n), as `r` in [0, 1) has it; a cap under the base wins."""
+    high = min(base * 3.0 ** min(max(n, 0), MAX_EXPONENT), cap)
+    low = min(base, high)
+    return low + (high - low) * r
+
+
+def faktory(n: int, r: float) -> float:
+    """count⁴ + 15 + rand(0..29)·(count+1), where count is 0 after the first attempt."""
+    count = min(max(n - 1, 0), MAX_FAKTORY_COUNT)
+    return float(count**4 + 15 + int(r * 30) * (count + 1))
+
+
+def delay(curve: str, n: int, base: float, cap: float, r: float) -> float:
+    """Seconds to wait by the curve of this name after `n` attempts; `r` is uniform in [0, 1)."""
+    if curve == "decorrelated":
+        return decorrelated(n, base, cap, r)
+    if curve == "exponential":
+        return exponential(n, base, cap)
+    if curve == "faktory":
+        return faktory(n, r)
+    if curve == "fixed":
+        return base
+    if curve == "none":
+        return 0.0
+    raise ValueError(f"no curve {curve!r}")
+
+
+def copy_rows(jobs: Sequence[NewJob], run_ats: Sequence[int] | None = None) -> bytes:
+    """Rows of PostgreSQL's binary COPY, without its header and trailer.
+
+    Columns: id, queue, kind, payload, priority, max_attempts, timeout, keep_result, tags; and run_at when `run_ats`
+    gives one for each job, in microseconds since 2000-01-01 UTC. Other fields of a job are not looked at.
+    """
+    if run_ats is not None and len(run_ats) != len(jobs):
+        raise ValueError("copy_rows needs as many run_ats as jobs")
+    head = struct.pack(">hi", 9 if run_ats is None else 10, 16)
+    names: dict[tuple[str, str], bytes] = {}  # most jobs of a batch share these
+    tails: dict[tuple[Any, ...], bytes] = {}
+    parts: list[bytes] = []
+    for i, job in enumerate(jobs):
+        name = job.queue, job.kind
+        tail = job.priority, job.max_attempts, job.timeout, job.keep_result, job.tags
+        if (packed_name := names.get(name)) is None:
+            packed_name = names[name] = _field(name[0].encode()) + _field(name[1].encode())
+        if (packed_tail := tails.get(tail)) is None:
+            packed_tail = tails[tail] = _tail(*tail)
+        parts += head, job.id.int.to_bytes(16, "big"), packed_name, _field(job.payload), packed_tail
+        if run_ats is not None:
+            parts.append(struct.pack(">iq", 8, run_ats[i]))
+    return b"".join(parts)
+
+
+def _field(data: bytes) -> bytes:
+    return len(data).to_bytes(4, "big", signed=True) + data
+
+
+def _tail(priority: int, max_attempts: int, timeout: int, keep_result: int | None, tags: tuple[str, ...]) -> bytes:
+    _check_range("priority", priority, 2**15)
+    _check_range("max_attempts", max_attempts, 2**15)
+    _check_range("timeout", timeout, 2**31)
+    packed = struct.pack(">ihihii", 2, priority, 2, max_attempts, 4, timeout)
+    if keep_result is None:
+        packed += NULL
+    else:
+        _check_range("keep_result", keep_result, 2**31)
+        packed += struct.pack(">ii", 4, keep_result)
+    return packed + (_field(text_array(tags)) if tags else NULL)
+
+
+def _check_range(field: str, value: int, end: int) -> None:
+    if not -end <= value < end:
+        raise InvalidJob(f"{field} is {value}; the database holds {-end} to {end - 1}")
+
+
+def uuid_array(ids: Sequence[UUID]) -> bytes:
+    """PostgreSQL's binary uuid[]."""
+    return _array(UUID_OID, [b"\0\0\0\x10" + found.int.to_bytes(16, "big") for found in ids])
+
+
+def int8_array(values: Sequence[int]) -> bytes:
+    """PostgreSQL's binary bigint[]."""
+    pack = struct.Struct(">iq").pack
+    return _array(INT8_OID, [pack(8, value) for value in values])
+
+
+def text_array(values: Sequence[str | bytes | None]) -> bytes:
+    """PostgreSQL's binary text[]; bytes are UTF-8 already."""
+    items, nulls = [], False
+    for value in values:
+        if value is None:
+            nulls = True
+            items.append(NULL)
+        else:
+            items.append(_field(value if isinstance(value, bytes) else value.encode()))
+    return _array(TEXT_OID, items, nulls)
+
+
+def _array(oid: int, items: list[bytes], nulls: bool = False) -> bytes:
+    if not items:
+        return struct.pack(">iii", 0, 0, oid)
+    return struct.pack(">iiiii", 1, nulls, oid, len(items), 1) + b"".join(items)

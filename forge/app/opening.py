@@ -1,0 +1,104 @@
+"""When an app's database is opened: at the first use, once per process, never at import and never across a fork."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from typing import Any, cast
+
+from forge import config
+from forge.storage import Storage, open_storage
+
+__all__ = ["Opening"]
+
+
+class Opening:
+    """The storage of one app, opened when first asked for."""
+
+    def __init__(self, database: str | None, schema: str | None) -> None:
+        self._database = database
+        self._schema = schema
+        self._lock = threading.RLock()
+        self._config: config.Config | None = None
+        self._storage: Storage | None = None
+        self._checked = False  # its schema is what this release needs
+        _openings.add(self)
+
+    @property
+    def config(self) -> config.Config:
+        """The settings in force, read once."""
+        if self._config is None:
+            self._config = config.load(database=self._database, schema=self._schema)
+        return self._config
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the storage has been opened, and its schema found to fit."""
+        return self._checked
+
+    @property
+    def dialect(self) -> str:
+        """Which kind of database it is or will be."""
+        return "sqlite" if self.config.database.startswith("sqlite:") else "postgres"
+
+    @property
+    def shown(self) -> str:
+        """The database's URL as people may see it."""
+        return config.mask(self.config.database)
+
+    def open(self) -> Storage:
+        """The storage. A SQLite file that is empty or missing is made: a newcomer needs no step for it."""
+        if self._storage is None or not self._checked:
+            with self._lock:
+                self._make_ready(self._made())
+                self._checked = True
+        return self._made()
+
+    def adopt(self, sqlite_driver: str) -> None:
+        """Use this library on a SQLite file, because the caller does: two drop each other's locks."""
+        cast(Any, self._made()).adopt_driver(sqlite_driver)
+
+    def close(self) -> None:
+        """Give back the connections; a later use opens anew."""
+        with self._lock:
+            storage, self._storage, self._checked = self._storage, None, False
+        if storage is not None:
+            storage.close()
+
+    def _made(self) -> Storage:
+        """The storage as an object, not yet connected."""
+        with self._lock:
+            if self._storage is None:
+                self._storage = open_storage(self.config.database, schema=self.config.schema)
+            return self._storage
+
+    def _make_ready(self, storage: Storage) -> None:
+        if self._checked:
+            return
+        try:
+            if storage.dialect == "sqlite" and storage.schema_state().current == 0:
+                storage.migrate()
+            storage.check_schema()
+        except BaseException:
+            self.close()
+            raise
+
+    def after_fork(self) -> None:
+        """In the child: what was opened belongs to the parent. It is kept, because even its finalizer would say
+        goodbye on the parent's connections or drop the parent's locks; the lock may be held by a lost thread."""
+        if self._storage is not None:
+            _inherited.append(self._storage)
+        self._lock, self._storage, self._checked = threading.RLock(), None, False
+
+
+_openings: weakref.WeakSet[Opening] = weakref.WeakSet()
+_inherited: list[Storage] = []
+
+
+def _after_fork() -> None:
+    for opening in list(_openings):
+        opening.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

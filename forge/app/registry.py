@@ -1,0 +1,142 @@
+"""Which handlers an app has, under which kind, and to which queue a kind goes.
+
+A worker finds a job's handler here; nothing in this file runs one or enqueues.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypedDict
+
+from forge.app.fields import KeepResult, Seconds, check_fields, check_options
+from forge.codec import check_name
+from forge.errors import ConfigError
+from forge.retry import Backoff, BackoffLike, backoff
+
+__all__ = ["Handler", "HandlerOptions", "Registry", "Router", "kind_of", "make_handler", "make_router"]
+
+# {"gh_": "gh"}: by the longest prefix of the kind; or a function of the kind, which may answer None.
+Router = Mapping[str, str] | Callable[[str], str | None]
+
+
+class HandlerOptions(TypedDict, total=False):
+    """What a handler says about its jobs; an enqueue may say otherwise."""
+
+    queue: str | None
+    priority: int
+    max_attempts: int
+    timeout: Seconds
+    backoff: BackoffLike | None
+    keep_result: KeepResult
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """A function and how its jobs are run."""
+
+    kind: str
+    fn: Callable[..., Any]
+    is_async: bool
+    takes_ctx: bool  # called as fn(ctx, payload); else fn(*payload["args"], **payload["kwargs"])
+    queue: str | None  # None: the router decides
+    priority: int
+    max_attempts: int
+    timeout: int  # seconds
+    backoff: Backoff | Callable[[int], float]
+    keep_result: int | None  # seconds; None: not stored
+    where: str  # file:line, for people
+
+    @property
+    def closed_over(self) -> bool:
+        """Made inside a function: the same lines can make a different one."""
+        return "<locals>" in getattr(self.fn, "__qualname__", "")
+
+
+def make_handler(kind: str, fn: Callable[..., Any], takes_ctx: bool, options: HandlerOptions) -> Handler:
+    """A handler with its options checked, so that a mistake shows at import and not at the first enqueue."""
+    if not callable(fn):
+        raise ConfigError(f"{kind}: a handler must be a function, not {fn!r}")
+    check_options(options, HandlerOptions, kind)
+    queue, curve = options.get("queue"), options.get("backoff")
+    said: dict[str, Any] = {name: value for name, value in options.items() if name not in ("queue", "backoff")}
+    fields = check_fields(queue="default" if queue is None else queue, **said)
+    return Handler(
+        kind=check_name(kind, "kind"),
+        fn=fn,
+        is_async=inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None)),  # noqa: B004 (asks what it is, not whether)
+        takes_ctx=takes_ctx,
+        queue=queue,
+        priority=fields.priority,
+        max_attempts=fields.max_attempts,
+        timeout=fields.timeout,
+        backoff=backoff(curve),
+        keep_result=fields.keep_result,
+        where=_where(fn),
+    )
+
+
+class Registry(Mapping[str, Handler]):
+    """Handlers by kind."""
+
+    def __init__(self) -> None:
+        self._handlers: dict[str, Handler] = {}
+
+    def add(self, handler: Handler) -> None:
+        """Make a handler known. Only a module that is loaded again may say the same kind twice."""
+        known = self._handlers.get(handler.kind)
+        if known is not None and (known.where != handler.where or handler.closed_over):
+            raise ConfigError(
+                f"kind {handler.kind!r} is registered twice: {known.where} and {handler.where}; rename one (name=…)"
+            )
+        self._handlers[handler.kind] = handler
+
+    def __getitem__(self, kind: str) -> Handler:
+        return self._handlers[kind]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._handlers)
+
+    def __len__(self) -> int:
+        return len(self._handlers)
+
+
+def make_router(router: Router | None) -> Callable[[str], str]:
+    """A function from any kind to a queue."""
+    if router is None:
+        return lambda kind: "default"
+    if callable(router):
+        choose = router
+        return lambda kind: choose(kind) or "default"
+    if not isinstance(router, Mapping):
+        raise ConfigError(f"router must be a mapping of kind prefixes to queues, or a function, not {router!r}")
+    by_length = sorted(((p, check_name(q, "queue")) for p, q in router.items()), key=lambda rule: -len(rule[0]))
+    return lambda kind: next((queue for prefix, queue in by_length if kind.startswith(prefix)), "default")
+
+
+def kind_of(fn: Callable[..., Any], name: str | None = None) -> str:
+    """The kind of a task: `module.function`, as a worker that imports the module will see it."""
+    if name is not None:
+        return name
+    qualname = getattr(fn, "__qualname__", None) or type(fn).__qualname__
+    module = getattr(fn, "__module__", None) or type(fn).__module__
+    return f"{_script() if module == '__main__' else module}.{qualname}"
+
+
+def _script() -> str:
+    """What the running program would be called if it were imported."""
+    main = sys.modules["__main__"]
+    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+    if spec is not None:
+        return str(spec.name)
+    return Path(file).stem if file else "__main__"
+
+
+def _where(fn: Callable[..., Any]) -> str:
+    inner: Any = inspect.unwrap(fn)
+    if hasattr(inner, "__code__"):
+        return f"{inner.__code__.co_filename}:{inner.__code__.co_firstlineno}"
+    return f"{type(inner).__module__}.{type(inner).__qualname__}"

@@ -1,0 +1,212 @@
+"""What the commands share: their settings, the storage they work on, and how they print.
+
+A command is a function of one `Cli` that answers an exit code. It raises `ForgeError` for anything a person did wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import NoReturn, Protocol, Self, TypeVar
+from uuid import UUID
+
+import orjson
+
+from forge import config as settings
+from forge.errors import JobNotFound, SchemaError, UsageError
+from forge.job import Job, JobFilter
+from forge.storage import Storage, open_storage
+
+__all__ = ["Cli", "Parser", "counted", "duration", "find_job", "same_database", "sqlite_file", "table", "until"]
+
+
+class Closes(Protocol):
+    """Anything that holds connections."""
+
+    def close(self) -> None: ...
+
+
+T = TypeVar("T", bound=Closes)
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse whose complaints are one line like every other error of forge's."""
+
+    def error(self, message: str) -> NoReturn:
+        if wrong := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message):
+            choices = re.findall(r"[\w-]+", wrong[2])
+            message = f"no {message.partition(':')[0].removeprefix('argument ').lower()} {wrong[1]}"
+            message += settings.suggest(wrong[1], choices)
+        raise UsageError(f"{message}   ({self.prog} --help)")
+
+
+class Cli:
+    """One run of a command: its arguments, and what it opens on the way, closed at the end."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        self._open = ExitStack()
+        self._storage: Storage | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def closing(self, thing: T) -> T:
+        """`thing`, to be closed when the command ends."""
+        self._open.callback(thing.close)
+        return thing
+
+    @property
+    def flags(self) -> dict[str, str | None]:
+        """The flags that choose settings, as the variables that say the same to a `Forge()` in a task module."""
+        args = self.args
+        path = str(Path(args.config).absolute()) if args.config else None
+        return {"FORGE_CONFIG": path, "FORGE_DATABASE_URL": args.database, "FORGE_SCHEMA": args.schema}
+
+    @cached_property
+    def config(self) -> settings.Config:
+        """The settings in force."""
+        path = Path(self.args.config) if self.args.config else None
+        return settings.load(path, self.args.database, schema=self.args.schema)
+
+    @property
+    def shown_url(self) -> str:
+        """The database as it may be shown: no secrets, and a file below the current directory by its short name."""
+        url = settings.mask(self.config.database)
+        file = sqlite_file(url)
+        if file is None or not file.is_absolute() or not file.is_relative_to(Path.cwd()):
+            return url
+        return f"sqlite:///{file.relative_to(Path.cwd())}"
+
+    def raw_storage(self) -> Storage:
+        """The storage, with whatever schema it has."""
+        return self._open.enter_context(open_storage(self.config.database, schema=self.config.schema))
+
+    def storage(self, *, create: bool = False) -> Storage:
+        """The storage, its schema checked. `create`: a SQLite database that is not there yet is made, as a newcomer
+        expects; a PostgreSQL database is never changed without `forge db migrate`."""
+        if self._storage is not None:
+            return self._storage
+        if not create:
+            self.require_file()
+        opened = self.raw_storage()
+        if create and sqlite_file(self.config.database) and opened.schema_state().current == 0:
+            opened.migrate()
+        opened.check_schema()
+        self._storage = opened
+        return opened
+
+    def require_file(self) -> None:
+        """Refuse a SQLite file that is not there: merely opening it would make one."""
+        file = sqlite_file(self.config.database)
+        if file is not None and not file.exists():
+            raise SchemaError(f"there is no database {self.shown_url} yet; run: forge db migrate")
+
+    @property
+    def json(self) -> bool:
+        """Whether a program reads the output."""
+        return bool(self.args.output == "json")
+
+    def print(self, text: object = "") -> None:
+        """One line for a person."""
+        sys.stdout.write(f"{text}\n")
+
+    def document(self, value: object) -> None:
+        """The one JSON document of a command. Times are ISO 8601 in UTC."""
+        options = orjson.OPT_INDENT_2 | orjson.OPT_UTC_Z | orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS
+        sys.stdout.write(orjson.dumps(value, default=_plain, option=options).decode())
+
+    def note(self, text: str) -> None:
+        """A remark beside the output proper, so that the output can be piped."""
+        sys.stderr.write(f"{text}\n")
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, (set, frozenset)):
+        return sorted(value)
+    return str(value)
+
+
+def sqlite_file(url: str) -> Path | None:
+    """The file of a `sqlite:///path` URL; None for another kind of database, or one without a file."""
+    path, _, _ = url.removeprefix("sqlite:///").partition("?")
+    return Path(path) if url.startswith("sqlite:///") and path != ":memory:" else None
+
+
+def same_database(one: str, other: str) -> bool:
+    """Whether two URLs name one database, as far as can be told from them."""
+    files = sqlite_file(one), sqlite_file(other)
+    if files[0] is not None and files[1] is not None:
+        return files[0].absolute() == files[1].absolute()
+    return one == other
+
+
+def counted(n: int, noun: str) -> str:
+    """`1 task`, `2 tasks`"""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Columns as wide as they must be; numbers to the right."""
+    cells = [[str(cell) for cell in row] for row in rows]
+    numeric = [bool(cells) and all(re.fullmatch(r"-|[\d.,]+( s)?", row[i]) for row in cells) for i in range(len(head))]
+    widths = [max(len(row[i]) for row in [list(head), *cells]) for i in range(len(head))]
+
+    def line(row: Sequence[str]) -> str:
+        padded = (c.rjust(w) if n else c.ljust(w) for c, w, n in zip(row, widths, numeric, strict=True))
+        return "  ".join(padded).rstrip()
+
+    return "\n".join(line(row) for row in [list(head), *cells])
+
+
+def duration(seconds: float) -> str:
+    """A span in the unit a person would use: `0.02 s`, `4 s`, `3 min`, `2 h`, `5 d`."""
+    if seconds < 0.995:
+        return f"{max(seconds, 0):.2f} s"
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def until(moment: datetime, now: float) -> str:
+    """`in 4 s`, or `now` for what is past."""
+    left = moment.astimezone(UTC).timestamp() - now
+    return f"in {duration(left)}" if left > 0 else "now"
+
+
+SHORTEST_PREFIX = 8
+
+
+def find_job(storage: Storage, text: str) -> Job:
+    """The job of an id, or of the first digits of one (at least 8) that fit only one job."""
+    digits = text.lower().replace("-", "")
+    if not re.fullmatch(r"[0-9a-f]+", digits) or len(digits) > 32:
+        raise UsageError(f"{text} is not a job id; ids look like 0198c0de-0000-7000-8000-000000000001")
+    if len(digits) == 32:
+        wanted = UUID(digits)
+        if found := storage.get([wanted]).get(wanted):
+            return found
+        raise JobNotFound(f"no job {wanted}   (forge jobs lists them)")
+    if len(digits) < SHORTEST_PREFIX:
+        raise UsageError(f"{text} is too short for a job id; give at least {SHORTEST_PREFIX} digits")
+    first, last = (UUID(digits.ljust(32, fill)) for fill in "0f")
+    # Ids are listed newest first from a cursor down; the cursor is the id to stay below.
+    page = storage.find(JobFilter(), limit=3, cursor=str(UUID(int=min(last.int + 1, 2**128 - 1))))
+    fits = [job for job in page.jobs if first <= job.id <= last]
+    if not fits:
+        raise JobNotFound(f"no job whose id starts with {text}   (forge jobs lists them)")
+    if len(fits) > 1:
+        raise UsageError(
+            f"several jobs start with {text}: {', '.join(str(job.id) for job in fits)} …; give more digits"
+        )
+    return fits[0]

@@ -1,0 +1,161 @@
+"""`forge doctor`: everything that must be right before jobs can run, one line each, with what to do."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import platform
+import sqlite3
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from forge.cli.common import Cli, counted, sqlite_file
+from forge.cli.modules import known_tasks
+from forge.cli.project import native
+from forge.config import scrub
+from forge.errors import ExitCode, ForgeError
+from forge.fastpath import IMPL
+
+__all__ = ["doctor"]
+
+OLDEST_POSTGRES = 140_000  # as server_version_num has it
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What one look found."""
+
+    level: Literal["ok", "warn", "error"]
+    about: str
+    text: str
+    code: int = ExitCode.OK
+
+
+def doctor(cli: Cli) -> int:
+    """Check this host, the settings, the database and the task modules. Changes nothing."""
+    found: list[Check] = []
+    for look in LOOKS:
+        failed = {check.about for check in found if check.level == "error"}
+        if failed.isdisjoint(NEEDS.get(look, ())):
+            found += _safely(look, cli)
+    if cli.json:
+        cli.document([dataclasses.asdict(check) for check in found])
+    else:
+        for check in found:
+            cli.print(f"{check.level:<5}  {check.about:<10}  {check.text}")
+    return next((check.code for check in found if check.level == "error"), ExitCode.OK)
+
+
+def _safely(look: Look, cli: Cli) -> list[Check]:
+    try:
+        return list(look(cli))
+    except ForgeError as e:
+        text = scrub(str(e), [cli.config.database] if look is not _config else [])
+        return [Check("error", look.__name__.strip("_"), text, e.exit_code)]
+
+
+def _python(_: Cli) -> Iterator[Check]:
+    version = platform.python_version()
+    if (3, 11) <= sys.version_info < (3, 15):
+        yield Check("ok", "python", version)
+    else:
+        yield Check("warn", "python", f"{version} is untested; forge supports 3.11 to 3.14")
+
+
+def _extension(_: Cli) -> Iterator[Check]:
+    if IMPL == "c":
+        yield Check("ok", "extension", native())
+    elif os.environ.get("FORGE_IMPL") == "py":
+        yield Check("warn", "extension", "pure Python, because FORGE_IMPL=py; unset it for speed")
+    else:
+        yield Check(
+            "warn",
+            "extension",
+            "pure Python: slower; reinstall where a C compiler is: FORGE_REQUIRE_EXT=1 pip install …",
+        )
+
+
+def _config(cli: Cli) -> Iterator[Check]:
+    config = cli.config
+    shown = os.path.relpath(config.path) if config.path else "no forge.toml; defaults and environment"
+    yield Check("ok", "config", f"{shown}, database from {config.origin['database']}")
+
+
+def _database(cli: Cli) -> Iterator[Check]:
+    if cli.config.database.startswith("sqlite:"):
+        yield from _sqlite(cli)
+    else:
+        yield from _postgres(cli)
+
+
+def _sqlite(cli: Cli) -> Iterator[Check]:
+    import apsw
+
+    file = sqlite_file(cli.config.database)
+    own = "driver=sqlite3" in cli.config.database
+    version = f"SQLite {sqlite3.sqlite_version if own else apsw.sqlite_lib_version()}"
+    if file is None or not file.exists():
+        yield Check("warn", "database", f"{cli.shown_url} ({version}) is not there yet; the first enqueue makes it")
+        return
+    cli.raw_storage().now()
+    yield Check("ok", "database", f"{cli.shown_url} ({version})")
+    yield Check("ok", "durability", "WAL, synchronous=FULL")
+    mode = file.stat().st_mode & 0o777
+    if mode & 0o077:
+        yield Check("warn", "file mode", f"{file.name} is {mode:o}: others on this host can read jobs; chmod 600 it")
+
+
+def _postgres(cli: Cli) -> Iterator[Check]:
+    import psycopg
+
+    cli.raw_storage().now()  # its own error says what is wrong with the URL or the server
+    asked = (
+        "select setting from unnest(%s::text[]) with ordinality u(name, n) join pg_settings s using (name) order by n"
+    )
+    names = ["server_version_num", "server_version", "fsync", "synchronous_commit", "full_page_writes"]
+    try:
+        with psycopg.connect(cli.config.database, connect_timeout=10) as conn:
+            number, version, *durable = (row[0] for row in conn.execute(asked, (names,)))
+    except psycopg.Error as e:
+        yield Check("warn", "durability", f"the server's settings cannot be read: {str(e).splitlines()[0]}")
+        return
+    if int(number) < OLDEST_POSTGRES:
+        yield Check("error", "database", f"PostgreSQL {version} is too old; forge needs 14", ExitCode.DATABASE)
+    else:
+        yield Check("ok", "database", f"{cli.shown_url} (PostgreSQL {version.split()[0]})")
+    off = [name for name, value in zip(names[2:], durable, strict=True) if value == "off"]
+    if off:
+        yield Check(
+            "warn", "durability", f"{' and '.join(off)} off: a crash of the server can lose acknowledged jobs; turn on"
+        )
+    else:
+        yield Check("ok", "durability", f"fsync on, synchronous_commit {durable[1]}")
+
+
+def _schema(cli: Cli) -> Iterator[Check]:
+    file = sqlite_file(cli.config.database)
+    if file is not None and not file.exists():
+        return
+    storage = cli.raw_storage()
+    storage.check_schema()
+    yield Check("ok", "schema", f"at {storage.schema_state().current}")
+
+
+def _modules(cli: Cli) -> Iterator[Check]:
+    known = known_tasks(cli.config, flags=cli.flags)
+    if not known.modules:
+        yield Check("warn", "modules", 'none; name the modules with tasks in forge.toml: modules = ["tasks"]')
+    elif not known.kinds:
+        yield Check(
+            "warn", "modules", f"{', '.join(known.modules)}: no task in there; decorate a function with @app.task"
+        )
+    else:
+        yield Check("ok", "modules", f"{', '.join(known.modules)}: {counted(len(known.kinds), 'task')}")
+
+
+Look = Callable[[Cli], Iterator[Check]]
+LOOKS: tuple[Look, ...] = (_python, _extension, _config, _database, _schema, _modules)
+# What must have been found in order first: one cause, one line.
+NEEDS: dict[Look, tuple[str, ...]] = {_database: ("config",), _schema: ("config", "database"), _modules: ("config",)}

@@ -1,0 +1,154 @@
+"""`forge init`, `forge config show` and `forge version`."""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from forge import __version__
+from forge import config as settings
+from forge.cli.common import Cli
+from forge.errors import ExitCode, UsageError
+from forge.fastpath import IMPL
+
+__all__ = ["init", "line", "native", "show_config", "version"]
+
+FILES = {
+    "forge.toml": """\
+# Settings of this project; docs/configuration.md explains each.
+# FORGE_DATABASE_URL and DATABASE_URL win over this, so the same file serves development and production.
+database = "sqlite:///forge.db"
+modules = ["tasks"]
+
+[queues.default]
+max_workers = 4
+""",
+    "tasks.py": """\
+from forge import Forge
+
+app = Forge()
+
+
+@app.task
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+@app.task
+def flaky() -> None:
+    raise ValueError("no luck")
+""",
+    "tests/test_tasks.py": '''\
+"""Tests of the tasks: no server, no worker process."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from tasks import add, flaky
+
+
+def test_a_task_is_still_a_function():
+    assert add(2, 3) == 5
+
+
+def test_flaky_fails():
+    with pytest.raises(ValueError, match="no luck"):
+        flaky()
+''',
+}
+
+
+def init(cli: Cli) -> int:
+    """A project to start from: settings, two tasks and their tests."""
+    folder = Path(cli.args.dir)
+    there = [name for name in FILES if (folder / name).exists()]
+    if there:
+        raise UsageError(f"{folder} has {', '.join(there)} already; choose another directory: nothing was written")
+    try:
+        for name, text in FILES.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, "utf-8")
+    except OSError as e:
+        raise UsageError(f"cannot write {e.filename}: {e.strerror}") from None
+    cli.print(f"created {', '.join(FILES)}")
+    cli.print("next:  forge-master -c forge.toml")
+    return ExitCode.OK
+
+
+def show_config(cli: Cli) -> int:
+    """The settings in force, as the lines of a forge.toml; secrets are masked."""
+    found = cli.config
+    values: dict[str, Any] = {
+        "database": cli.shown_url,
+        "schema": found.schema,
+        "modules": list(found.modules),
+        "max_payload": found.max_payload,
+    }
+    tables = _masked(found.tables)
+    if cli.json:
+        document: dict[str, Any] = {**values, **tables, "path": found.path and str(found.path)}
+        cli.document(document | ({"origin": found.origin} if cli.args.origin else {}))
+        return ExitCode.OK
+    for key, value in values.items():
+        origin = f"   # {found.origin[key]}" if cli.args.origin else ""
+        cli.print(f"{key} = {orjson.dumps(value).decode()}{origin}")
+    for line in _toml(tables):
+        cli.print(line)
+    return ExitCode.OK
+
+
+_SECRET = re.compile(r"(?i)password|passwd|secret|token|credential")
+
+
+def _masked(value: Any) -> Any:
+    """Whatever is, or looks like, a secret replaced."""
+    if isinstance(value, Mapping):
+        return {k: "***" if _SECRET.search(k) and not isinstance(v, Mapping) else _masked(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_masked(item) for item in value]
+    return settings.mask(value) if isinstance(value, str) else value
+
+
+def _toml(table: Mapping[str, Any], prefix: tuple[str, ...] = ()) -> Iterator[str]:
+    """The lines of nested tables. Values are shown as JSON, which TOML shares for all but dates."""
+    plain = {k: v for k, v in table.items() if not isinstance(v, Mapping)}
+    if prefix and (plain or not table):
+        yield f"\n[{'.'.join(_key(part) for part in prefix)}]"
+    for key, value in plain.items():
+        yield f"{_key(key)} = {orjson.dumps(value, default=str).decode()}"
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _toml(value, (*prefix, key))
+
+
+def _key(text: str) -> str:
+    return text if re.fullmatch(r"[\w-]+", text, re.ASCII) else orjson.dumps(text).decode()
+
+
+def native() -> str:
+    """Which fast path is in use, in a word."""
+    return "native" if IMPL == "c" else "pure Python"
+
+
+def version(cli: Cli) -> int:
+    """What is installed."""
+    if cli.json:
+        cli.document({"forge": __version__, "python": platform.python_version(), "impl": IMPL})
+    else:
+        cli.print(line())
+    return ExitCode.OK
+
+
+def line() -> str:
+    """`forge 0.1.0 (native), Python 3.13.1`"""
+    return f"forge {__version__} ({native()}), Python {platform.python_version()}"

@@ -1,0 +1,91 @@
+"""Every error forge raises on purpose, and the exit code a command ends with when one escapes.
+
+An error is one line for a person: what is wrong, then what to do about it.
+"""
+
+from __future__ import annotations
+
+import enum
+
+__all__ = [
+    "ConfigError",
+    "DatabaseError",
+    "DeadJob",
+    "ExitCode",
+    "ForgeError",
+    "InvalidJob",
+    "JobCancelled",
+    "JobNotFound",
+    "LockedError",
+    "ResultTimeout",
+    "SchemaError",
+    "UsageError",
+]
+
+
+class ExitCode(enum.IntEnum):
+    """What a forge command answers to its shell."""
+
+    OK = 0
+    INTERNAL = 1
+    USAGE = 2
+    CONFIG = 3
+    DATABASE = 4
+    LOCKED = 5
+    SCHEMA = 6
+
+
+class ForgeError(Exception):
+    """Base of all; `exit_code` is what the command line ends with."""
+
+    exit_code = ExitCode.INTERNAL
+
+
+class UsageError(ForgeError):
+    """A command or call was given something it does not take."""
+
+    exit_code = ExitCode.USAGE
+
+
+class InvalidJob(UsageError, ValueError):
+    """An enqueue was refused: the message names the field and the limit; nothing was stored."""
+
+
+class JobNotFound(UsageError, LookupError):
+    """No job, live or finished, has this id."""
+
+
+class ConfigError(ForgeError):
+    """The configuration, or a module it names, cannot be used."""
+
+    exit_code = ExitCode.CONFIG
+
+
+class DatabaseError(ForgeError):
+    """The database cannot be reached or refused the work; the message never holds the DSN's password."""
+
+    exit_code = ExitCode.DATABASE
+
+
+class LockedError(ForgeError):
+    """Another process holds the lock or the port."""
+
+    exit_code = ExitCode.LOCKED
+
+
+class SchemaError(ForgeError):
+    """The database's schema is missing, too old or too new for this release."""
+
+    exit_code = ExitCode.SCHEMA
+
+
+class ResultTimeout(ForgeError, TimeoutError):
+    """The job had not ended when the caller's patience had."""
+
+
+class DeadJob(ForgeError):
+    """The job whose result was asked for is dead; the message is its last error."""
+
+
+class JobCancelled(ForgeError):
+    """The job whose result was asked for was cancelled."""

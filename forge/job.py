@@ -1,0 +1,276 @@
+"""The values that every layer shares: a job as it is enqueued, claimed, ended and read back.
+
+Nothing here does I/O or knows a database. Times are aware UTC datetimes; durations are seconds.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal, NamedTuple
+from uuid import UUID
+
+__all__ = [
+    "ACTIVE",
+    "ENDED",
+    "Cancelled",
+    "Claim",
+    "Counts",
+    "Dead",
+    "Deduped",
+    "Done",
+    "Ending",
+    "Enqueued",
+    "Failed",
+    "Job",
+    "JobFilter",
+    "NewJob",
+    "OnConflict",
+    "Outcome",
+    "Page",
+    "Pod",
+    "QueueSettings",
+    "Receipt",
+    "Released",
+    "Snooze",
+    "Status",
+    "Throttled",
+]
+
+
+class Status(enum.StrEnum):
+    """Where a job stands. The same words in SQL, JSON and on screen."""
+
+    PENDING = "pending"
+    FAILED = "failed"  # waiting to retry; not an end
+    IN_PROGRESS = "in_progress"
+    DONE = "done"
+    DEAD = "dead"
+    CANCELLED = "cancelled"
+
+
+ACTIVE = frozenset({Status.PENDING, Status.FAILED, Status.IN_PROGRESS})
+ENDED = frozenset({Status.DONE, Status.DEAD, Status.CANCELLED})
+
+OnConflict = Literal["keep", "replace", "push"]
+
+
+class NewJob(NamedTuple):
+    """A job about to be stored; already checked and encoded (see `forge.codec`).
+
+    A tuple, because bulk enqueue makes millions: a frozen dataclass of this size costs 2 µs more apiece.
+    """
+
+    id: UUID  # UUIDv7 of the client: the same id again is the same job
+    kind: str  # names the handler
+    payload: bytes  # JSON text
+    queue: str = "default"
+    priority: int = 0  # lower runs first
+    run_at: datetime | None = None  # not before this; None: now, by the database's clock
+    delay: float = 0.0  # seconds from the database's now; used when run_at is None
+    max_attempts: int = 5
+    timeout: int = 600  # seconds a handler may take
+    dedupe_key: str | None = None  # at most one active job has it
+    unique_for: int | None = None  # seconds the key stays taken after the job ends
+    on_conflict: OnConflict = "keep"  # what a taken key does to the job that has it
+    tags: tuple[str, ...] = ()
+    keep_result: int | None = None  # seconds the result can be read; None: not stored
+
+
+class Enqueued(NamedTuple):
+    """The job is stored (or was already, under the same id)."""
+
+    id: UUID
+
+
+class Deduped(NamedTuple):
+    """Nothing was stored: the active job with this id has the dedupe key."""
+
+    id: UUID
+
+
+Receipt = Enqueued | Deduped
+
+
+class Claim(NamedTuple):
+    """One claimed job. (`id`, `token`) must accompany every write that ends or renews the claim.
+
+    The order of the first three fields is the claim order, so a list of claims sorts by itself.
+    """
+
+    priority: int
+    run_at: Any  # as the database has it; only for order
+    id: UUID
+    token: int  # pod number << 32 | number of the claim within the pod's life
+    queue: str
+    kind: str
+    payload: bytes  # JSON text, undecoded
+    attempt: int  # 1 at the first try
+    max_attempts: int
+    timeout: int
+    keep_result: bool
+    keyed: bool  # has a dedupe key to give back
+
+
+# What a handler says happened. Returned or raised: each is an exception too, so it can leave from deep inside.
+
+
+class Outcome(Exception):
+    """Base of the outcomes a handler may return or raise."""
+
+
+@dataclass(eq=False)
+class Done(Outcome):
+    """The job is finished; `result` is kept if the task keeps results."""
+
+    result: Any = None
+
+
+@dataclass(eq=False)
+class Failed(Outcome):
+    """This attempt failed; the job retries by its curve, or is dead when its attempts are used up."""
+
+    message: str = "failed"
+
+
+@dataclass(eq=False)
+class Dead(Outcome):
+    """No retry can help."""
+
+    message: str = "dead"
+
+
+@dataclass(eq=False)
+class Cancelled(Outcome):
+    """The handler saw the cancellation and stopped."""
+
+    message: str = "cancelled by user"
+
+
+@dataclass(eq=False)
+class Throttled(Outcome):
+    """The far end said slow down: the attempt is refunded and the queue cools down."""
+
+    retry_after: float | None = None  # seconds; honoured where the queue says throttle = "hint"
+    job_only: bool = False  # with "hint": spare the rest of the queue
+
+
+@dataclass(eq=False)
+class Snooze(Outcome):
+    """Not now: run again after `seconds`; the attempt is refunded and nothing cools down."""
+
+    seconds: float
+
+
+@dataclass(eq=False)
+class Released(Outcome):
+    """Given back unrun or unfinished, as if never claimed (the attempt is refunded).
+
+    `crashed` counts the death of the worker that had it: at `max_crashes` the job is dead.
+    """
+
+    message: str | None = None
+    crashed: bool = False
+
+
+class Ending(NamedTuple):
+    """How one claim ends, as storage takes it."""
+
+    claim: Claim
+    outcome: Outcome
+    delay: float = 0.0  # Failed: seconds until the retry, from the curve
+    traceback: str | None = None
+    result: bytes | None = None  # Done: JSON text to keep
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """One running master, as others see it. `id` is issued by the database and never used again."""
+
+    id: int
+    name: str
+    host: str
+    pid: int
+    queues: tuple[str, ...]
+    started_at: datetime
+    beat_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job as stored, live or ended: what `get` and `list` answer."""
+
+    id: UUID
+    queue: str
+    kind: str
+    status: Status
+    payload: Any
+    priority: int
+    attempts: int
+    max_attempts: int
+    crashes: int
+    timeout: int
+    run_at: datetime
+    enqueued_at: datetime
+    claimed_at: datetime | None
+    finished_at: datetime | None
+    dedupe_key: str | None
+    unique_for: int | None
+    keep_result: int | None
+    tags: tuple[str, ...]
+    errors: tuple[Mapping[str, Any], ...]  # oldest first, at most 32
+    result: Any
+    cancel_requested_at: datetime | None
+    pod: int | None  # who has, or last had, the claim
+
+    @property
+    def last_error(self) -> str | None:
+        """The newest error's message."""
+        return str(self.errors[-1]["message"]) if self.errors else None
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """What to list. Empty means all; fields narrow together."""
+
+    statuses: frozenset[Status] = frozenset()
+    queues: Sequence[str] = ()
+    kinds: Sequence[str] = ()
+    tag: str | None = None
+
+
+class Page(NamedTuple):
+    """One page of a listing, newest job first. `cursor` continues it; None at the end."""
+
+    jobs: list[Job]
+    cursor: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Live jobs of one queue by standing."""
+
+    pending: int = 0  # due now
+    scheduled: int = 0  # pending, due later
+    in_progress: int = 0
+    failed: int = 0  # waiting to retry
+    oldest_pending_age: float = 0.0  # seconds the longest-waiting due job has been due
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSettings:
+    """A queue's row: what operators set, and how the throttle stands."""
+
+    name: str
+    max_workers: int = 1  # over the whole cluster
+    paused: bool = False
+    backoff_enabled: bool = False  # throttle pauses grow by the curve instead of a flat 60 s
+    backoff_base_seconds: int = 60
+    backoff_max_seconds: int = 1800
+    throttle: Literal["queue", "hint"] = "queue"
+    retain_done_days: float = 7.0
+    retain_dead_days: float = 30.0
+    throttle_attempts: int = field(default=0, compare=False)
+    throttled_until: datetime | None = field(default=None, compare=False)

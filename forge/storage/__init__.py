@@ -1,0 +1,27 @@
+"""Where jobs live: one contract, two databases, chosen by the URL."""
+
+from __future__ import annotations
+
+from forge.errors import ConfigError
+from forge.storage.contract import Storage
+
+__all__ = ["Storage", "open_storage"]
+
+
+def open_storage(url: str, *, schema: str = "forge", pool_size: int = 4) -> Storage:
+    """The storage behind a URL: `postgresql://…` or `sqlite:///path`. Nothing is connected before the first verb.
+
+    `schema` names the PostgreSQL schema forge lives in; SQLite has no such thing and ignores it.
+    """
+    scheme = url.partition(":")[0]
+    if scheme in ("postgresql", "postgres"):
+        from forge.storage.postgres import PostgresStorage
+
+        return PostgresStorage(url, schema=schema, pool_size=pool_size)
+    if scheme == "sqlite":
+        from forge.storage.sqlite import SqliteStorage
+
+        return SqliteStorage(url)
+    # Without a scheme it may be a DSN of another form, password and all: it is not quoted.
+    found = f"starts with {scheme!r}" if "://" in url else "has no scheme"
+    raise ConfigError(f"database URL {found}; use postgresql://… or sqlite:///path/to/forge.db")

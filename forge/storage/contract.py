@@ -1,0 +1,373 @@
+"""What a storage must do, verb by verb. PostgreSQL and SQLite implement it; one suite tests both.
+
+Storage knows nothing of processes: it never forks, signals or runs a handler. Every decision about time is made by the
+database's clock. A verb either happens wholly or not at all, and raises `DatabaseError` when it cannot say which.
+"""
+
+from __future__ import annotations
+
+import abc
+import difflib
+import itertools
+import time
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Self
+from uuid import UUID
+
+from forge.codec import check_name
+from forge.errors import UsageError
+from forge.job import Claim, Counts, Ending, Job, JobFilter, NewJob, Page, Pod, QueueSettings, Receipt, Status
+from forge.storage.statements import Query
+
+__all__ = [
+    "RETRY_DELAYS",
+    "Cancellation",
+    "Deletion",
+    "Incarnation",
+    "Listener",
+    "LowWater",
+    "Plan",
+    "Pruned",
+    "Reaped",
+    "SchemaState",
+    "Step",
+    "Storage",
+    "Want",
+]
+
+# Waits before a verb that met a passing conflict or a lost connection is tried again.
+RETRY_DELAYS = (0.1, 0.3, 1.0)
+
+ERRORS_KEPT = 32
+FALLBACK_THROTTLE_SECONDS = 60
+THROTTLE_ATTEMPTS_CAP = 30
+# A success this long after a throttle window starts the curve over; sooner, a flapping limiter would reset it.
+THROTTLE_GRACE_SECONDS = 120.0
+MAX_CRASHES = 3
+
+Cancellation = Literal["cancelled", "requested", "ended"]  # requested: it runs, its owner has been told
+Deletion = Literal["deleted", "requested"]
+
+
+class Step(NamedTuple):
+    """One statement of a plan."""
+
+    query: Query
+    params: Mapping[str, Any]
+
+
+# A verb written once for every kind of connection: it yields statements and is sent their rows. `forge.app` runs one
+# on a connection of the caller's, sync or async.
+Plan = Generator[Step, Sequence[Sequence[Any]], list[Receipt]]
+
+
+class Incarnation:
+    """One life of a pod: made by `register`, after the process started. Mints the tokens of its claims.
+
+    A token is unique per claim, not only per attempt: a crash of the database can undo an unsynced claim and let the
+    same pod claim the same attempt again. So the number comes from here, which no crash of the database sets back.
+    """
+
+    def __init__(self, pod: Pod) -> None:
+        self.pod = pod
+        self.doubtful: set[int] = set()  # tokens of claims whose answer was lost and not yet found out
+        self._numbers = itertools.count(1)
+
+    def mint(self) -> int:
+        """A token never used before."""
+        return self.pod.id << 32 | next(self._numbers)
+
+
+class LowWater:
+    """Where a queue's next claim starts: behind the last job claimed, so that the dead index entries of claimed jobs
+    are not read again. Each dispatcher keeps one per queue.
+
+    Jobs can also appear in front of the mark (a better priority, a retry, a late commit), so the scan starts over when
+    a marked one came back short, when `forget` was called (a wake-up for a better priority), and on a timer. Both are
+    held to a share of the time a whole scan takes, so that a claim stays cheap even when nothing can be vacuumed.
+    """
+
+    __slots__ = ("_scan_cost", "_scanned_at", "mark", "timer")
+
+    SHARE_WHEN_SHORT = 10  # a whole scan takes at most 1/10 of the time when claims come back short,
+    SHARE_ON_TIMER = 25  # and 1/25 of it under load
+
+    def __init__(self, timer: float = 0.25) -> None:
+        self.timer = timer  # seconds between whole scans under load, at least
+        self.mark: tuple[int, Any, UUID] | None = None  # (priority, run_at, id)
+        self._scanned_at = 0.0
+        self._scan_cost = 0.0
+
+    def forget(self) -> None:
+        """Start over at the next claim."""
+        self.mark = None
+
+    def begin(self, now: float) -> tuple[int, Any, UUID] | None:
+        """The mark to start from, or None for the start. `now` is monotonic time."""
+        if self.mark is not None and now - self._scanned_at >= max(self.timer, self.SHARE_ON_TIMER * self._scan_cost):
+            self.mark = None
+        return self.mark
+
+    def may_start_over(self, now: float) -> bool:
+        """After a marked scan that came back short."""
+        return now - self._scanned_at >= self.SHARE_WHEN_SHORT * self._scan_cost
+
+    def note(self, claims: Sequence[Claim], whole: bool, began: float, ended: float) -> None:
+        """What a scan found, in claim order, and whether it was a whole one."""
+        if whole:
+            self._scanned_at, self._scan_cost = ended, ended - began
+        if claims:
+            last = claims[-1]
+            self.mark = (last.priority, last.run_at, last.id)
+
+
+class Want(NamedTuple):
+    """A claim to be made: up to `n` jobs of `queue`."""
+
+    queue: str
+    n: int
+    low_water: LowWater
+
+
+class Reaped(NamedTuple):
+    """What one pass of the reaper did."""
+
+    pods: list[int]  # that were gone
+    jobs: int  # claims taken from them, or from nobody
+
+
+class Pruned(NamedTuple):
+    """One batch of retention: how many rows it looked at and deleted, and where the next batch starts."""
+
+    walked: int
+    deleted: int
+    after: str | None  # pass to the next call; None: nothing left
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaState:
+    """What `forge db status` shows."""
+
+    current: int  # 0: nothing there
+    latest: int  # what this release needs
+    pending: tuple[tuple[int, str], ...]  # (number, title) not yet applied
+
+
+class Listener(abc.ABC):
+    """Hints that there may be work. A lost one costs a poll, never a job."""
+
+    @abc.abstractmethod
+    def wait(self, timeout: float) -> set[str]:
+        """Queues (or `cancel:<pod>`) that woke up, or nothing after `timeout` seconds. `*` means look everywhere."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Stop listening."""
+
+
+class Storage(abc.ABC):
+    """One database holding forge's tables. Safe to share between threads; never across a fork."""
+
+    dialect: str
+    url: str  # without password
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- the database ------------------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Give back every connection."""
+
+    @abc.abstractmethod
+    def schema_state(self) -> SchemaState:
+        """Which migrations are there and which are missing."""
+
+    @abc.abstractmethod
+    def migrate(self) -> list[tuple[int, str]]:
+        """Apply what is missing and say what that was. Any number of processes may call it at once."""
+
+    @abc.abstractmethod
+    def check_schema(self) -> None:
+        """Raise `SchemaError` unless this release can work on what is there."""
+
+    @abc.abstractmethod
+    def now(self) -> float:
+        """The database's clock, seconds since 1970."""
+
+    # -- producing ---------------------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def enqueue(self, jobs: Sequence[NewJob]) -> list[Receipt]:
+        """Store jobs, all or none, durably; one receipt each, in order. Safe to repeat with the same ids."""
+
+    @abc.abstractmethod
+    def enqueue_plan(self, jobs: Sequence[NewJob]) -> Plan:
+        """The same as statements, for a connection and transaction of the caller's."""
+
+    # -- claiming and ending -----------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def claim(self, who: Incarnation, queue: str, n: int, low_water: LowWater | None = None) -> list[Claim]:
+        """Claim up to n due jobs in order (priority, run_at, id); none while the queue is paused or cooling down."""
+
+    @abc.abstractmethod
+    def finalize(self, endings: Sequence[Ending], *, max_crashes: int = MAX_CRASHES) -> list[Ending]:
+        """End claims in one round trip and one commit. Answers the stale ones, which changed nothing."""
+
+    @abc.abstractmethod
+    def exchange(
+        self, who: Incarnation, endings: Sequence[Ending], wants: Sequence[Want], *, max_crashes: int = MAX_CRASHES
+    ) -> tuple[list[Ending], list[Claim]]:
+        """`finalize` and then `claim`, in one transaction: (stale endings, claims)."""
+
+    # -- pods --------------------------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def register(self, name: str, queues: Sequence[str], host: str, pid: int) -> Incarnation:
+        """Make a pod known. Its number is new, whatever ran under this name before."""
+
+    @abc.abstractmethod
+    def beat(self, who: Incarnation) -> bool:
+        """Say that the pod lives. False: it has been reaped, and none of its claims is its own any more."""
+
+    @abc.abstractmethod
+    def deregister(self, who: Incarnation) -> int:
+        """Leave: remove the pod and give back what it still has, attempts refunded. Answers how many."""
+
+    @abc.abstractmethod
+    def pods(self) -> list[Pod]:
+        """All pods that have not left or been reaped."""
+
+    @abc.abstractmethod
+    def release(self, pod: int, message: str | None = None, *, crashed: bool = False) -> int:
+        """Give back all claims of a pod known to be dead, attempts refunded; `crashed` counts it against the jobs."""
+
+    @abc.abstractmethod
+    def reap(self, stale: float = 60.0, delay: float = 0.0) -> Reaped:
+        """Remove pods silent for `stale` seconds and fail their claims ("reaped after stale heartbeat"), and claims of
+        pods that are no more. `delay` is how long such a job waits before its retry."""
+
+    # -- operating ---------------------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def cancel(self, ids: Collection[UUID]) -> dict[UUID, Cancellation]:
+        """End what has not started, flag what runs. Unknown ids are not in the answer."""
+
+    @abc.abstractmethod
+    def cancel_requests(self, who: Incarnation) -> list[tuple[UUID, int]]:
+        """(job, token) of this pod's claims that somebody wants cancelled."""
+
+    @abc.abstractmethod
+    def delete(self, ids: Collection[UUID]) -> dict[UUID, Deletion]:
+        """Remove jobs, live or ended. A running one is cancelled instead; delete it again once it has ended."""
+
+    @abc.abstractmethod
+    def retry(self, ids: Collection[UUID]) -> set[UUID]:
+        """Back to pending and due now, attempts reset. Answers which (not running ones, nor where the key is taken)."""
+
+    @abc.abstractmethod
+    def requeue(self, ids: Collection[UUID]) -> set[UUID]:
+        """The same with attempts kept: a dead job gets one more try, a scheduled one runs now."""
+
+    @abc.abstractmethod
+    def get(self, ids: Collection[UUID]) -> dict[UUID, Job]:
+        """Jobs by id, live or ended."""
+
+    @abc.abstractmethod
+    def find(self, where: JobFilter, limit: int = 50, cursor: str | None = None) -> Page:
+        """One page of jobs, newest id first."""
+
+    @abc.abstractmethod
+    def counts(self) -> dict[str, Counts]:
+        """Live jobs by queue."""
+
+    @abc.abstractmethod
+    def ended_counts(self) -> dict[str, dict[Status, int]]:
+        """Ended jobs by queue and status. Reads all history: for people, not for a loop."""
+
+    @abc.abstractmethod
+    def queues(self) -> dict[str, QueueSettings]:
+        """Queues that have settings."""
+
+    @abc.abstractmethod
+    def set_queue(self, name: str, **settings: Any) -> QueueSettings:
+        """Change some settings of a queue, made with defaults if it was unknown."""
+
+    @abc.abstractmethod
+    def set_wake(self, queue: str, wake: bool) -> None:
+        """Whether enqueues to this queue should notify: off while a dispatcher is saturated anyway."""
+
+    @abc.abstractmethod
+    def prune(self, n: int = 1000, after: str | None = None) -> Pruned:
+        """One batch of retention, oldest first."""
+
+    @abc.abstractmethod
+    def listen(self) -> Listener:
+        """Wake-ups, on a connection of their own."""
+
+
+def run_plan(plan: Plan, execute: Callable[[Step], Sequence[Sequence[Any]]]) -> list[Receipt]:
+    """Run a plan on a connection: `execute` runs one step and answers its rows."""
+    try:
+        step = next(plan)
+        while True:
+            step = plan.send(execute(step))
+    except StopIteration as end:
+        receipts: list[Receipt] = end.value
+        return receipts
+
+
+def scan(
+    low_water: LowWater | None, n: int, once: Callable[[int, tuple[int, Any, UUID] | None], list[Claim]]
+) -> list[Claim]:
+    """Claim by `once(n, mark)` from the mark on, and over again from the start when that came back short."""
+    water = low_water if low_water is not None else LowWater()
+    began = time.monotonic()
+    mark = water.begin(began)
+    claims = once(n, mark)
+    ended = time.monotonic()
+    water.note(claims, mark is None, began, ended)
+    if len(claims) < n and mark is not None and water.may_start_over(ended):
+        more = once(n - len(claims), None)
+        water.note(more, True, ended, time.monotonic())
+        claims += more
+    return claims
+
+
+# Bounds of the numeric settings of a queue.
+_BOUNDS: dict[str, tuple[float, float]] = {
+    "max_workers": (0, 10_000),
+    "backoff_base_seconds": (1, 86_400),
+    "backoff_max_seconds": (1, 86_400),
+    "retain_done_days": (0, 36_500),
+    "retain_dead_days": (0, 36_500),
+}
+SETTINGS = ("max_workers", "paused", "backoff_enabled", "backoff_base_seconds", "backoff_max_seconds", "throttle",
+            "retain_done_days", "retain_dead_days")  # fmt: skip
+
+
+def check_settings(queue: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Every setting of a queue, None where it is left alone; a wrong name or value is a UsageError."""
+    check_name(queue, "queue")
+    for name, value in settings.items():
+        if name not in SETTINGS:
+            near = difflib.get_close_matches(name, SETTINGS, 1)
+            raise UsageError(f"queue {queue}: no setting {name!r}; " + (f"did you mean {near[0]}?" if near else f"use one of {', '.join(SETTINGS)}"))
+        if name in ("paused", "backoff_enabled"):
+            if not isinstance(value, bool):
+                raise UsageError(f"queue {queue}: {name} is true or false, not {value!r}")
+        elif name == "throttle":
+            if value not in ("queue", "hint"):
+                raise UsageError(f"queue {queue}: throttle is 'queue' or 'hint', not {value!r}")
+        else:
+            low, high = _BOUNDS[name]
+            whole = name == "max_workers" or name.endswith("_seconds")
+            if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)) or not low <= value <= high:
+                raise UsageError(f"queue {queue}: {name} is a number from {low:g} to {high:g}, not {value!r}")
+    return {name: settings.get(name) for name in SETTINGS}

@@ -1,0 +1,217 @@
+"""Connections to PostgreSQL: the pool, one round trip for many statements, and what to do when one is lost.
+
+No session state is kept on a pooled connection, so a pooler in transaction mode may stand in between: settings are
+local to a transaction, and statements are prepared only where the server itself is at the other end.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg import RawCursor, errors
+from psycopg.adapt import AdaptersMap, Buffer, Dumper
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import Format
+from psycopg.rows import tuple_row
+from psycopg.types.string import ByteaBinaryLoader
+from psycopg_pool import ConnectionPool, PoolTimeout
+
+from forge.errors import ConfigError, DatabaseError, ForgeError, SchemaError
+from forge.storage.contract import RETRY_DELAYS, Step
+
+__all__ = ["Connection", "Database", "Int8Array", "Rows", "TextArray", "UuidArray"]
+
+T = TypeVar("T")
+Connection = psycopg.Connection[Any]
+Rows = RawCursor[tuple[Any, ...]]
+
+# Set unless the DSN says otherwise. A peer that vanished is noticed within 15 s; a standby is never written to.
+_DEFAULTS = {
+    "application_name": "forge",
+    "connect_timeout": "10",
+    "target_session_attrs": "read-write",
+    "tcp_user_timeout": "15000",
+}
+
+
+class UuidArray(bytes):
+    """A uuid[] in the wire's own format: 3x faster for the server to read than text."""
+
+
+class Int8Array(bytes):
+    """A bigint[] likewise."""
+
+
+class TextArray(bytes):
+    """A text[] likewise."""
+
+
+class _Packed(Dumper):
+    format = Format.BINARY
+
+    def dump(self, obj: Any) -> Buffer | None:
+        return bytes(obj)
+
+
+class _UuidArrayDumper(_Packed):
+    oid = 2951
+
+
+class _Int8ArrayDumper(_Packed):
+    oid = 1016
+
+
+class _TextArrayDumper(_Packed):
+    oid = 1009
+
+
+def _adapters() -> AdaptersMap:
+    """JSON stays text: payloads pass through undecoded."""
+    found = AdaptersMap(psycopg.adapters)
+    found.register_loader("json", ByteaBinaryLoader)
+    found.register_dumper(UuidArray, _UuidArrayDumper)
+    found.register_dumper(Int8Array, _Int8ArrayDumper)
+    found.register_dumper(TextArray, _TextArrayDumper)
+    return found
+
+
+class _Context:
+    """What psycopg asks of `context=`."""
+
+    connection = None
+    adapters = _adapters()
+
+
+# Passing conflicts, and a server that goes away, comes up or is full: worth another try.
+_TRANSIENT = (
+    errors.DeadlockDetected,
+    errors.SerializationFailure,
+    errors.LockNotAvailable,
+    errors.AdminShutdown,
+    errors.CrashShutdown,
+    errors.CannotConnectNow,
+    errors.TooManyConnections,
+    errors.IdleInTransactionSessionTimeout,
+)
+
+
+class Database:
+    """A pool on one DSN, opened at first use and again after a fork (the parent's sockets are never touched)."""
+
+    def __init__(self, url: str, schema: str, pool_size: int) -> None:
+        try:
+            self.conninfo = make_conninfo(**{**_DEFAULTS, **conninfo_to_dict(url)})
+        except psycopg.ProgrammingError as e:
+            raise ConfigError(f"the database URL cannot be read ({str(e).strip()}); use postgresql://user@host/name") from None
+        self.schema = schema
+        self.pool_size = pool_size
+        self._pool: ConnectionPool[Connection] | None = None
+        self._pid = 0
+        self._opening = threading.Lock()
+
+    def connect(self, **options: Any) -> Connection:
+        """A connection outside the pool."""
+        try:
+            return psycopg.connect(self.conninfo, autocommit=True, context=_Context(), **options)
+        except psycopg.OperationalError as e:
+            raise self.unreachable(e) from None
+
+    def pool(self) -> ConnectionPool[Connection]:
+        """The pool of this process."""
+        if self._pool is None or self._pid != os.getpid():
+            with self._opening:
+                if self._pool is None or self._pid != os.getpid():
+                    self._open()
+        assert self._pool is not None
+        return self._pool
+
+    def _open(self) -> None:
+        self.connect().close()  # the pool connects in the background and would only say that it timed out
+        # The pool reports every failed attempt on its own logger; ours says it once, where it matters.
+        logging.getLogger("psycopg.pool").setLevel(logging.ERROR)
+        self._pool = ConnectionPool(
+            self.conninfo,
+            min_size=1,
+            max_size=self.pool_size,
+            timeout=10.0,
+            num_workers=1,
+            open=True,
+            configure=_configure,
+            kwargs={"autocommit": True, "context": _Context()},
+            name="forge",
+        )
+        self._pid = os.getpid()
+
+    def close(self) -> None:
+        """Close what this process opened."""
+        if self._pool is not None and self._pid == os.getpid():
+            self._pool.close()
+        self._pool = None
+
+    def attempt(self, work: Callable[[Connection], T], retries: Sequence[float] = RETRY_DELAYS) -> T:
+        """Run `work` on a pooled connection, again after a passing failure. `work` must be safe to repeat."""
+        for pause in (*retries, None):
+            try:
+                with self.pool().connection() as conn:
+                    return work(conn)
+            except psycopg.Error as e:
+                if pause is None or not self._passing(e):
+                    raise self.explain(e) from e
+                time.sleep(pause * random.uniform(0.5, 1.5))
+            except DatabaseError:  # not even a first connection
+                if pause is None or self._pool is None:
+                    raise
+                time.sleep(pause)
+        raise AssertionError("unreachable")
+
+    def run(self, *steps: Step) -> list[Rows]:
+        """Statements in one round trip and one transaction; each one's cursor, its rows still to fetch."""
+        return self.attempt(lambda conn: pipeline(conn, steps))
+
+    @staticmethod
+    def _passing(e: psycopg.Error) -> bool:
+        if isinstance(e, PoolTimeout):
+            return False  # it has waited long enough already
+        return isinstance(e, _TRANSIENT) or (isinstance(e, psycopg.OperationalError) and e.sqlstate is None)
+
+    def unreachable(self, e: Exception) -> DatabaseError:
+        """One line that names the host and the reason, never the password."""
+        where = conninfo_to_dict(self.conninfo)
+        reason = str(e).strip().splitlines()[-1].strip() if str(e).strip() else type(e).__name__
+        return DatabaseError(
+            f"cannot use PostgreSQL at {where.get('host', 'localhost')}, database {where.get('dbname', '?')}: {reason}"
+            " (check the URL, and that the server runs)"
+        )
+
+    def explain(self, e: psycopg.Error) -> ForgeError:
+        """The error for people."""
+        if isinstance(e, (errors.UndefinedTable, errors.InvalidSchemaName, errors.UndefinedColumn, errors.UndefinedObject)):
+            return SchemaError(f"schema {self.schema} is missing or too old for this release; run: forge db migrate")
+        if isinstance(e, psycopg.OperationalError):
+            return self.unreachable(e)
+        return DatabaseError(f"PostgreSQL refused: {str(e).strip().splitlines()[0]}")
+
+
+def _configure(conn: Connection) -> None:
+    # A pooler answers the start-up with a backend number of its own. Behind one, a prepared statement may be on
+    # another server connection than its execution.
+    row = conn.execute("select pg_backend_pid()", prepare=False).fetchone()
+    behind_pooler = row is None or row[0] != conn.info.backend_pid
+    conn.prepare_threshold = None if behind_pooler else 0
+
+
+def pipeline(conn: Connection, steps: Sequence[Step]) -> list[Rows]:
+    """Send all, then wait once. Without BEGIN: what stands before one Sync is one transaction of the server's."""
+    cursors: list[Rows] = []
+    with conn.pipeline():
+        for query, params in steps:
+            cursor: Rows = RawCursor(conn, row_factory=tuple_row)
+            cursors.append(cursor.execute(query.text("dollar"), query.args("dollar", params), binary=True))  # type: ignore[arg-type]
+    return cursors

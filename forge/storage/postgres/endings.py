@@ -1,0 +1,138 @@
+"""A mixed batch of endings as statements: one for all that are done, one for all others, more only where needed."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from forge import fastpath
+from forge.codec import clean_text
+from forge.job import Cancelled, Dead, Done, Ending, Failed, Outcome, Released, Snooze, Throttled
+from forge.storage.contract import THROTTLE_GRACE_SECONDS, Step
+from forge.storage.postgres.connection import Int8Array, Rows, TextArray, UuidArray
+from forge.storage.statements import Queries
+
+__all__ = ["Batch"]
+
+
+class Batch:
+    """One finalize: its statements, and which of its endings proved stale once they have run."""
+
+    def __init__(self, queries: Queries, endings: Sequence[Ending], max_crashes: int) -> None:
+        self._queries = queries
+        self._max_crashes = max_crashes
+        self.done: list[Ending] = []
+        self.other: list[Ending] = []
+        self.stale: list[Ending] = []
+        self._split(endings)
+
+    def _split(self, endings: Sequence[Ending]) -> None:
+        """Sort by kind and id (two transactions must lock rows in one order); a claim's second ending is stale."""
+        last = None
+        for ending in sorted(endings, key=_order):
+            this = _order(ending)
+            if this == last:
+                self.stale.append(ending)
+            else:
+                last = this
+                (self.done if type(ending.outcome) is Done else self.other).append(ending)
+
+    def steps(self) -> list[Step]:
+        """What to run, in order, in one transaction."""
+        found = []
+        if self.done:
+            found.append(Step(self._queries.finalize_done, self._done_params()))
+        if self.other:
+            found += self._cool_downs()
+            found.append(Step(self._queries.finalize_other, self._other_params()))
+        keyed = [e for e in (*self.done, *self.other) if e.claim.keyed]
+        if keyed:
+            found.append(Step(self._queries.settle_keys, {"ids": _ids(keyed)}))
+        return found
+
+    def read(self, cursors: Sequence[Rows]) -> None:
+        """Find the stale ones in what `steps` answered. Rows are fetched only when some are missing."""
+        at = 0
+        if self.done:
+            self._missing(self.done, cursors[0])
+            at = 1
+        if self.other:
+            self._missing(self.other, cursors[at + self._cool_down_count])
+
+    def _missing(self, endings: list[Ending], cursor: Rows) -> None:
+        if cursor.rowcount != len(endings):
+            found = {(row[0], row[1]) for row in cursor.fetchall()}
+            self.stale += [e for e in endings if (e.claim.id, e.claim.token) not in found]
+
+    def _done_params(self) -> dict[str, Any]:
+        results = [e.result for e in self.done]
+        return {
+            "ids": _ids(self.done),
+            "claims": _tokens(self.done),
+            "results": None if not any(results) else TextArray(fastpath.text_array(results)),
+            "queues": list({e.claim.queue for e in self.done}),
+            "grace": THROTTLE_GRACE_SECONDS,
+        }
+
+    def _other_params(self) -> dict[str, Any]:
+        said = [_describe(e) for e in self.other]
+        return {
+            "ids": _ids(self.other),
+            "claims": _tokens(self.other),
+            "outcomes": [word for word, _, _ in said],
+            "delays": [delay for _, delay, _ in said],
+            "messages": [message and clean_text(message) for _, _, message in said],
+            "tracebacks": [e.traceback and clean_text(e.traceback) for e in self.other],
+            "max_crashes": self._max_crashes,
+        }
+
+    def _cool_downs(self) -> list[Step]:
+        groups: dict[tuple[str, bool], list[Ending]] = defaultdict(list)
+        for ending in self.other:
+            if isinstance(ending.outcome, Throttled):
+                groups[ending.claim.queue, _spares_queue(ending.outcome)].append(ending)
+        found = []
+        for (queue, job_only), endings in sorted(groups.items()):  # by queue name: lock order again
+            hints = [e.outcome.retry_after for e in endings if isinstance(e.outcome, Throttled)]
+            hint = max((h for h in hints if h is not None), default=None)
+            params = {"queue": queue, "job_only": job_only, "hint": hint, "ids": _ids(endings), "claims": _tokens(endings)}
+            found += [Step(self._queries.ensure_queue, params), Step(self._queries.cool_down, params)]
+        self._cool_down_count = len(found)
+        return found
+
+
+def _order(ending: Ending) -> tuple[int, int]:
+    claim = ending.claim
+    return claim.id.int, claim.token  # the number: comparing UUIDs themselves costs 1 µs a job
+
+
+def _ids(endings: Sequence[Ending]) -> UuidArray:
+    return UuidArray(fastpath.uuid_array([e.claim.id for e in endings]))
+
+
+def _tokens(endings: Sequence[Ending]) -> Int8Array:
+    return Int8Array(fastpath.int8_array([e.claim.token for e in endings]))
+
+
+def _spares_queue(outcome: Throttled) -> bool:
+    return outcome.job_only and outcome.retry_after is not None
+
+
+def _describe(ending: Ending) -> tuple[str, float | None, str | None]:
+    """(word, seconds until it may run again, message) as `finalize_other` takes them."""
+    outcome: Outcome = ending.outcome
+    match outcome:
+        case Failed():
+            return "failed", ending.delay, outcome.message
+        case Dead():
+            return "dead", None, outcome.message
+        case Cancelled():
+            return "cancelled", None, outcome.message
+        case Throttled():
+            return "throttled", outcome.retry_after if _spares_queue(outcome) else None, None
+        case Snooze():
+            return "snoozed", outcome.seconds, None
+        case Released():
+            return "crashed" if outcome.crashed else "released", ending.delay, outcome.message
+    raise TypeError(f"not an outcome: {outcome!r}")

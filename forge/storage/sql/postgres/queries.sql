@@ -1,0 +1,444 @@
+-- Every statement forge sends to PostgreSQL. Parameters are :names; see forge/storage/statements.py.
+--
+-- The hot three (claim, finalize_done, finalize_other) find rows by index and nothing else, whatever the
+-- statistics say: they run after `plan_by_index` in the same transaction. A plan made while the table was empty
+-- and then cached (a sequential scan) cost 99 µs a job instead of 15 at 100,000 jobs.
+
+-- Parts that several queries share; {name} stands for one.
+
+-- part: claim_columns
+priority, run_at, id, kind, payload, attempts, max_attempts, timeout, keep_result is not null, dedupe_key is not null
+
+-- part: job_columns
+id, queue, kind, status::text, payload, priority, attempts, max_attempts, crashes, timeout, run_at, enqueued_at, claimed_at,
+dedupe_key, unique_for, keep_result, tags, errors::json, cancel_requested_at, claim >> 32, now()
+
+-- part: filter
+id < :before::uuid
+   and (:statuses::text[] is null or status::text = any(:statuses::text[]))
+   and (:queues::text[] is null or queue = any(:queues::text[]))
+   and (:kinds::text[] is null or kind = any(:kinds::text[]))
+   and (:tag::text is null or tags @> array[:tag::text])
+
+-- part: kept
+id, run_at, enqueued_at, claimed_at, cancel_requested_at, claim, timeout, unique_for, keep_result, priority, attempts,
+max_attempts, queue, kind, payload, dedupe_key, tags
+
+-- part: moved
+id, run_at, enqueued_at, claimed_at, cancel_requested_at, claim, timeout, unique_for, keep_result, priority, attempts,
+max_attempts, queue, kind, payload, dedupe_key, tags, status, crashes, errors
+
+-- part: older_errors
+(case when jsonb_array_length(errors) >= 32 then errors - 0 else coalesce(errors, '[]') end)
+
+-- part: utc_now
+to_char(now() at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
+
+-- name: plan_by_index
+select set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
+       set_config('enable_sort', 'off', true), set_config('enable_hashjoin', 'off', true),
+       set_config('enable_mergejoin', 'off', true), set_config('jit', 'off', true)
+
+-- Losing a claim in a crash of the database only makes the job pending again: it need not wait for the disk.
+-- name: plan_by_index_unsynced
+select set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
+       set_config('enable_sort', 'off', true), set_config('enable_hashjoin', 'off', true),
+       set_config('enable_mergejoin', 'off', true), set_config('jit', 'off', true),
+       set_config('synchronous_commit', 'off', true)
+
+-- Claim up to :n jobs of a queue in the order (priority, run_at, id), starting behind the low-water mark.
+--
+-- The recursion hops from one priority to the next: within a priority the due jobs are one range, so a million
+-- jobs scheduled for next year in front of the due ones of a later priority are never read. The mark bounds the
+-- first priority from below: entries of jobs already claimed stay in the index until no snapshot needs them, and
+-- reading past 200,000 of them took 42 ms.
+-- Row addresses are gathered into one array: the limit holds whatever plan joins it (a plain IN can over-claim),
+-- and each is safe because its row is locked in this same statement.
+-- name: claim
+with recursive level(priority) as (
+    select :mark_priority::smallint
+    union all
+    select (select j.priority from forge.job j
+             where j.queue = :queue and j.status in ('pending', 'failed') and j.priority > level.priority
+             order by j.priority limit 1)
+      from level where level.priority is not null
+)
+update forge.job set status = 'in_progress', attempts = attempts + 1, claim = :claim::bigint, claimed_at = now()
+ where ctid = any(array(
+    select due.ctid
+      from level cross join lateral (
+        select j.ctid from forge.job j
+         where j.queue = :queue and j.status in ('pending', 'failed') and j.priority = level.priority
+           and j.run_at <= now()
+           and (j.run_at, j.id) > (case when level.priority = :mark_priority::smallint
+                                        then :mark_run_at::timestamptz else '-infinity' end,
+                                   case when level.priority = :mark_priority::smallint
+                                        then :mark_id::uuid else '00000000-0000-0000-0000-000000000000' end)
+         order by j.run_at, j.id limit :n::bigint
+         for update skip locked) due
+     where (select not q.paused and coalesce(q.throttled_until <= now(), true) from forge.queue q where q.name = :queue)
+           is not false
+       and exists (select from forge.pod where id = :claim::bigint >> 32)
+     limit :n::bigint))
+returning {claim_columns}
+
+-- What a claim whose answer was lost had in fact claimed.
+-- name: claimed
+select {claim_columns}
+  from forge.job where claim = :claim::bigint
+
+-- The hot ending. A row whose token is stale is not found, so the rows that come back are the ones that were ours.
+-- :ids are sorted, so that two transactions lock in one order; :results may be null (then every result is).
+-- name: finalize_done
+with ended as (
+    delete from forge.job j
+     using unnest(:ids::uuid[], :claims::bigint[], :results::text[]) t(id, claim, result)
+     where j.id = t.id and j.claim = t.claim
+    returning j.*, t.result
+), warmed as (
+    -- A success well past a throttle window: the far end has recovered, the curve starts over. The limit keeps the
+    -- look into `ended` a subplan, which runs only for a queue that was throttled (as a join it took 0.9 ms a batch).
+    update forge.queue q set throttle_attempts = 0, throttled_until = null
+     where q.name = any(:queues::text[]) and q.throttle_attempts > 0
+       and q.throttled_until <= now() - make_interval(secs => :grace::float8)
+       and (select true from ended e where e.queue = q.name limit 1)
+)
+insert into forge.job_history ({moved}, result)
+select {kept}, 'done', crashes, errors, case when keep_result is not null then result::json end
+  from ended
+returning id, claim
+
+-- Every other ending, mixed: each row's own state decides what becomes of it.
+-- name: finalize_other
+with t as (
+    select * from unnest(:ids::uuid[], :claims::bigint[], :outcomes::text[], :delays::float8[], :messages::text[],
+                         :tracebacks::text[]) t(id, claim, outcome, delay, message, traceback)
+), verdict as materialized (
+    select j.id, j.claim, t.outcome, t.message, t.traceback,
+           case when t.outcome = 'throttled' and (t.delay is null or
+                     (select q.throttle from forge.queue q where q.name = j.queue) is distinct from 'hint')
+                then greatest(now(), (select q.throttled_until from forge.queue q where q.name = j.queue))
+                else now() + make_interval(secs => coalesce(t.delay, 0)) end as run_at,
+           case when j.cancel_requested_at is not null or t.outcome = 'cancelled' then 'cancelled'
+                when t.outcome = 'dead' then 'dead'
+                when t.outcome = 'failed' then case when j.attempts >= j.max_attempts then 'dead' else 'failed' end
+                when t.outcome = 'crashed' and j.crashes + 1 >= :max_crashes::int then 'dead'
+                else 'pending' end::forge.job_status as status,
+           j.attempts - (t.outcome in ('throttled', 'snoozed', 'released', 'crashed'))::int as attempts,
+           j.crashes + (t.outcome = 'crashed')::int as crashes,
+           case when j.cancel_requested_at is not null then 'cancelled by user' else t.message end as said
+      from t join forge.job j on j.id = t.id and j.claim = t.claim
+       for update of j
+), noted as materialized (
+    select v.*, case when v.said is null then j.errors else
+             {older_errors} || jsonb_build_object('at', {utc_now}, 'attempt', j.attempts, 'message', v.said,
+                                                  'traceback', v.traceback) end as all_errors
+      from verdict v join forge.job j on j.id = v.id
+), back as (
+    update forge.job j set status = v.status, run_at = v.run_at, attempts = v.attempts, crashes = v.crashes,
+                           errors = v.all_errors, claim = null, claimed_at = null
+      from noted v where j.id = v.id and v.status in ('pending', 'failed')
+), ended as (
+    delete from forge.job j using noted v where j.id = v.id and v.status in ('dead', 'cancelled')
+    returning j.*, v.status as final, v.all_errors, v.crashes as all_crashes
+), moved as (
+    insert into forge.job_history ({moved})
+    select {kept}, final, all_crashes, all_errors from ended
+)
+select id, claim from noted
+
+-- Which of these endings had already happened: asked only after a commit whose answer was lost.
+-- name: finalized_before
+select h.id from forge.job_history h join unnest(:ids::uuid[], :claims::bigint[]) t(id, claim)
+    on h.id = t.id and h.claim = t.claim
+
+-- Give back the keys of jobs that have ended: at once, or after unique_for.
+-- name: settle_keys
+with ended as (
+    select h.id, h.dedupe_key, h.finished_at + make_interval(secs => h.unique_for) as until
+      from forge.job_history h where h.id = any(:ids::uuid[]) and h.dedupe_key is not null
+), freed as (
+    delete from forge.job_key k using ended e where k.key = e.dedupe_key and k.job_id = e.id and e.until is null
+)
+update forge.job_key k set held_until = e.until from ended e
+ where k.key = e.dedupe_key and k.job_id = e.id and e.until is not null
+
+-- name: ensure_queue
+insert into forge.queue (name) values (:queue) on conflict do nothing
+
+-- The first throttle of a window sets the window and advances the counter; the rest of the window changes nothing.
+-- It counts only if one of the throttled claims is still ours. :hint is the handler's own wish, which only a queue
+-- with throttle = 'hint' grants; there, a handler may ask it for its job alone.
+-- name: cool_down
+update forge.queue q set throttle_attempts = least(q.throttle_attempts + 1, 30),
+       throttled_until = now() + make_interval(secs => case
+           when q.throttle = 'hint' and :hint::float8 is not null then :hint::float8
+           when not q.backoff_enabled then 60
+           else least(q.backoff_base_seconds * 2.0 ^ q.throttle_attempts, q.backoff_max_seconds) end)
+ where q.name = :queue and coalesce(q.throttled_until <= now(), true)
+   and not (q.throttle = 'hint' and :job_only::boolean)
+   and exists (select from forge.job j join unnest(:ids::uuid[], :claims::bigint[]) t(id, claim)
+                   on j.id = t.id and j.claim = t.claim)
+
+-- Store jobs. An id that is known, live or ended, is left as it is. A key is taken by an upsert, which waits for a
+-- racing producer and then sees what it did; a key that was not won answers with the id of the job that has it, or
+-- null if that job came in after this statement began (the caller asks again).
+-- name: enqueue
+with t as (
+    select * from unnest(:ids::uuid[], :queues::text[], :kinds::text[], :payloads::text[], :priorities::smallint[],
+                         :run_ats::float8[], :delays::float8[], :max_attempts::smallint[], :timeouts::int[],
+                         :dedupe_keys::text[], :unique_fors::int[], :keep_results::int[], :tags::text[])
+        with ordinality t(id, queue, kind, payload, priority, run_at, delay, max_attempts, timeout, dedupe_key,
+                          unique_for, keep_result, tags, n)
+), fresh as materialized (
+    select * from t where not exists (select from forge.job j where j.id = t.id)
+                      and not exists (select from forge.job_history h where h.id = t.id)
+), keyed as (
+    insert into forge.job_key as k (key, job_id)
+    select distinct on (dedupe_key) dedupe_key, id from fresh where dedupe_key is not null order by dedupe_key, n
+    on conflict (key) do update set job_id = excluded.job_id, held_until = null where k.held_until <= now()
+    returning key, job_id
+), stored as (
+    insert into forge.job (id, queue, kind, payload, priority, run_at, max_attempts, timeout, dedupe_key, unique_for,
+                           keep_result, tags)
+    select f.id, f.queue, f.kind, f.payload::json, f.priority,
+           case when f.run_at is null then now() + make_interval(secs => f.delay) else to_timestamp(f.run_at) end,
+           f.max_attempts, f.timeout, f.dedupe_key, f.unique_for, f.keep_result, f.tags::text[]
+      from fresh f
+     where f.dedupe_key is null or exists (select from keyed k where k.key = f.dedupe_key and k.job_id = f.id)
+    on conflict (id) do nothing
+    returning id, queue
+), woken as (
+    select pg_notify('forge.wake', w.queue) from (select distinct queue from stored) w
+      left join forge.queue q on q.name = w.queue where q.wake is not false
+)
+select t.n, case when t.dedupe_key is null or not exists (select from fresh f where f.id = t.id) then t.id
+                 else coalesce((select k.job_id from keyed k where k.key = t.dedupe_key),
+                               (select k.job_id from forge.job_key k where k.key = t.dedupe_key)) end,
+       (select count(*) from woken)
+  from t order by t.n
+
+-- Bulk without keys: COPY, then this in the same transaction.
+-- name: copy_jobs
+copy forge.job (id, queue, kind, payload, priority, max_attempts, timeout, keep_result, tags) from stdin (format binary)
+
+-- name: copy_jobs_timed
+copy forge.job (id, queue, kind, payload, priority, max_attempts, timeout, keep_result, tags, run_at) from stdin (format binary)
+
+-- name: notify
+select pg_notify('forge.wake', w.queue) from unnest(:queues::text[]) w(queue)
+  left join forge.queue q on q.name = w.queue where q.wake is not false
+
+-- Whether a bulk stored a job again that had ended: asked in the same transaction after the COPY, so a job that ended
+-- meanwhile is seen. A bulk's ids were made together, so history has hardly ever anything in their range.
+-- name: ended_between
+select exists (select from forge.job_history where id between :first::uuid and :last::uuid)
+
+-- name: ended_already
+select exists (select from forge.job_history where id = any(:ids::uuid[]))
+
+-- name: clock
+select extract(epoch from now())::float8
+
+-- A taken key with on_conflict: change the job that has it, if it has not started.
+-- name: replace_payload
+update forge.job set payload = :payload::text::json where id = :id::uuid and status in ('pending', 'failed') returning id
+
+-- name: push_run_at
+update forge.job set run_at = case when :run_at::float8 is null then now() + make_interval(secs => :delay::float8)
+                                   else to_timestamp(:run_at::float8) end
+ where id = :id::uuid and status = 'pending' returning id
+
+-- name: set_wake
+update forge.queue set wake = :wake::boolean where name = :queue and wake <> :wake::boolean
+
+-- name: register_pod
+insert into forge.pod (name, host, pid, queues) values (:name, :host, :pid::int, :queues::text[])
+returning id, started_at, beat_at
+
+-- name: beat
+update forge.pod set beat_at = now() where id = :pod::int returning id
+
+-- name: deregister_pod
+delete from forge.pod where id = :pod::int
+
+-- name: pods
+select id, name, host, pid, queues, started_at, beat_at from forge.pod order by id
+
+-- The claims of one pod, for release: its tokens are one range.
+-- name: claims_of_pod
+select id, claim, dedupe_key is not null, queue from forge.job
+ where claim >= :pod::bigint << 32 and claim < (:pod::bigint + 1) << 32 order by id limit :limit::bigint
+
+-- Pods that have stopped beating. A beat that came first makes this miss its row; one that comes later finds none.
+-- name: remove_stale_pods
+delete from forge.pod where beat_at < now() - make_interval(secs => :stale::float8) returning id
+
+-- Owners of claims that are no pod's: reaped ones that claimed once more before they knew. Hops from owner to owner.
+-- name: orphan_owners
+with recursive owner(id) as (
+    (select claim >> 32 from forge.job where claim is not null order by claim limit 1)
+    union all
+    select (select claim >> 32 from forge.job where claim >= (owner.id + 1) << 32 order by claim limit 1)
+      from owner where owner.id is not null
+)
+select id from owner where id is not null and not exists (select from forge.pod p where p.id = owner.id)
+
+-- name: cancel_requests
+select id, claim from forge.job
+ where cancel_requested_at is not null and claim >= :pod::bigint << 32 and claim < (:pod::bigint + 1) << 32
+
+-- Cancel: what has not started ends now, what runs is flagged for its owner. Answers what was done to each.
+-- name: cancel
+with hit as materialized (
+    select id, status from forge.job where id = any(:ids::uuid[]) order by id for update
+), flagged as (
+    update forge.job j set cancel_requested_at = coalesce(j.cancel_requested_at, now())
+      from hit where j.id = hit.id and hit.status = 'in_progress' returning j.id, j.claim
+), ended as (
+    delete from forge.job j using hit where j.id = hit.id and hit.status <> 'in_progress' returning j.*
+), moved as (
+    insert into forge.job_history ({moved})
+    select {kept}, 'cancelled', crashes,
+           {older_errors} || jsonb_build_object('at', {utc_now}, 'attempt', attempts, 'message', 'cancelled by user',
+                                                'traceback', null)
+      from ended
+)
+select id, 'requested', (select count(*) from (select pg_notify('forge.cancel', (claim >> 32)::text)) n) from flagged
+union all
+select id, 'cancelled', 0 from ended
+union all
+select h.id, 'ended', 0 from forge.job_history h where h.id = any(:ids::uuid[])
+
+-- name: delete
+with hit as materialized (
+    select id, status from forge.job where id = any(:ids::uuid[]) order by id for update
+), flagged as (
+    update forge.job j set cancel_requested_at = coalesce(j.cancel_requested_at, now())
+      from hit where j.id = hit.id and hit.status = 'in_progress' returning j.id, j.claim
+), live as (
+    delete from forge.job j using hit where j.id = hit.id and hit.status <> 'in_progress' returning j.id
+), past as (
+    delete from forge.job_history h where h.id = any(:ids::uuid[]) returning h.id
+), freed as (
+    delete from forge.job_key k where k.job_id = any(array(select id from live union all select id from past))
+)
+select id, 'requested', (select count(*) from (select pg_notify('forge.cancel', (claim >> 32)::text)) n) from flagged
+union all
+select id, 'deleted', 0 from live
+union all
+select id, 'deleted', 0 from past
+
+-- Back to life: an ended job returns to pending, a waiting one runs now. A job whose key another has taken stays.
+-- name: revive
+with past as materialized (
+    select h.* from forge.job_history h where h.id = any(:ids::uuid[]) order by h.id for update
+), keyed as (
+    insert into forge.job_key as k (key, job_id) select distinct on (dedupe_key) dedupe_key, id from past
+     where dedupe_key is not null order by dedupe_key, id
+    on conflict (key) do update set job_id = excluded.job_id, held_until = null
+       where k.held_until is not null and (k.held_until <= now() or k.job_id = excluded.job_id)
+    returning key, job_id
+), taken as (
+    delete from forge.job_history h using past p where h.id = p.id
+       and (p.dedupe_key is null or exists (select from keyed k where k.key = p.dedupe_key and k.job_id = p.id))
+    returning h.*
+), stored as (
+    insert into forge.job (id, run_at, enqueued_at, timeout, unique_for, keep_result, priority, attempts, max_attempts,
+                           crashes, queue, kind, payload, dedupe_key, tags, errors)
+    select id, now(), enqueued_at, timeout, unique_for, keep_result, priority,
+           case when :reset::boolean then 0 else attempts end, max_attempts,
+           case when :reset::boolean then 0 else crashes end, queue, kind, payload, dedupe_key, tags, errors
+      from taken
+    returning id, queue
+), waiting as materialized (
+    select id from forge.job where id = any(:ids::uuid[]) and status in ('pending', 'failed') order by id for update
+), hurried as (
+    update forge.job j set run_at = least(j.run_at, now()), status = 'pending',
+           attempts = case when :reset::boolean then 0 else j.attempts end,
+           crashes = case when :reset::boolean then 0 else j.crashes end
+      from waiting w where j.id = w.id returning j.id, j.queue
+), woken as (
+    select pg_notify('forge.wake', w.queue)
+      from (select distinct queue from (select queue from stored union all select queue from hurried) r) w
+)
+select id, (select count(*) from woken) from (select id from stored union all select id from hurried) r
+
+-- name: get
+select {job_columns}, null::timestamptz, null::json from forge.job where id = any(:ids::uuid[])
+union all
+select {job_columns}, finished_at, result from forge.job_history where id = any(:ids::uuid[])
+
+-- Listings: newest first by id, an order that no later change disturbs. A null filter matches all.
+-- name: list_live
+select {job_columns}, null::timestamptz, null::json from forge.job where {filter} order by id desc limit :limit::bigint
+
+-- name: list_ended
+select {job_columns}, finished_at, result from forge.job_history where {filter} order by id desc limit :limit::bigint
+
+-- The same through the small index of the few that people look for.
+-- name: list_unhappy
+select {job_columns}, finished_at, result from forge.job_history
+ where status in ('dead', 'cancelled') and {filter} order by id desc limit :limit::bigint
+
+-- name: counts
+select queue,
+       count(*) filter (where status = 'pending' and run_at <= now()),
+       count(*) filter (where status = 'pending' and run_at > now()),
+       count(*) filter (where status = 'in_progress'),
+       count(*) filter (where status = 'failed'),
+       coalesce(extract(epoch from now() - min(run_at) filter (where status in ('pending', 'failed') and run_at <= now())), 0)::float8
+  from forge.job group by queue
+
+-- name: ended_counts
+select queue, status::text, count(*) from forge.job_history group by queue, status
+
+-- name: queues
+select name, max_workers, paused, backoff_enabled, backoff_base_seconds, backoff_max_seconds, throttle,
+       retain_done_days, retain_dead_days, throttle_attempts, throttled_until
+  from forge.queue order by name
+
+-- name: set_queue
+insert into forge.queue as q (name, max_workers, paused, backoff_enabled, backoff_base_seconds, backoff_max_seconds,
+                              throttle, retain_done_days, retain_dead_days)
+values (:name, coalesce(:max_workers::int, 1), coalesce(:paused::boolean, false), coalesce(:backoff_enabled::boolean, false),
+        coalesce(:backoff_base_seconds::int, 60), coalesce(:backoff_max_seconds::int, 1800),
+        coalesce(:throttle::text, 'queue'), coalesce(:retain_done_days::float8, 7), coalesce(:retain_dead_days::float8, 30))
+on conflict (name) do update set
+    max_workers = coalesce(:max_workers::int, q.max_workers), paused = coalesce(:paused::boolean, q.paused),
+    backoff_enabled = coalesce(:backoff_enabled::boolean, q.backoff_enabled),
+    backoff_base_seconds = coalesce(:backoff_base_seconds::int, q.backoff_base_seconds),
+    backoff_max_seconds = coalesce(:backoff_max_seconds::int, q.backoff_max_seconds),
+    throttle = coalesce(:throttle::text, q.throttle),
+    retain_done_days = coalesce(:retain_done_days::float8, q.retain_done_days),
+    retain_dead_days = coalesce(:retain_dead_days::float8, q.retain_dead_days)
+returning name, max_workers, paused, backoff_enabled, backoff_base_seconds, backoff_max_seconds, throttle,
+          retain_done_days, retain_dead_days, throttle_attempts, throttled_until
+
+-- One small batch of what retention no longer keeps, oldest first. The walk starts at :after (where the last batch
+-- ended), so that rows kept longer are not read again and again; ties stay together, or the next walk would miss some.
+-- name: prune
+with walked as materialized (
+    select h.id, h.finished_at, h.finished_at < now() - make_interval(secs => 86400 * case h.status
+               when 'done' then coalesce(q.retain_done_days, 7) else coalesce(q.retain_dead_days, 30) end) as old
+      from (select id, finished_at, status, queue from forge.job_history
+             where finished_at > :after::timestamptz and finished_at < now() - make_interval(secs => :least::float8)
+             order by finished_at fetch first (:n::bigint) rows with ties) h
+      left join forge.queue q on q.name = h.queue
+), gone as (
+    delete from forge.job_history h where h.id = any(array(select id from walked where old)) returning h.id
+)
+select (select count(*) from walked), (select count(*) from gone), (select max(finished_at) from walked)
+
+-- name: shortest_retention
+select least(7, 30, min(least(retain_done_days, retain_dead_days))) * 86400 from forge.queue
+
+-- name: prune_keys
+delete from forge.job_key where key = any(array(
+    select key from forge.job_key where held_until <= now() limit :n::bigint))
+
+-- name: schema_version
+select max(number) from forge.migration
+
+-- name: schema_exists
+select to_regclass('forge.migration') is not null

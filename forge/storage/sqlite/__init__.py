@@ -1,0 +1,306 @@
+"""SQLite behind the storage contract. The SQL is in sql/sqlite/queries.sql; the rules are the same as PostgreSQL's."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
+from uuid import UUID
+
+from forge.job import (
+    ACTIVE,
+    ENDED,
+    Claim,
+    Counts,
+    Deduped,
+    Ending,
+    Enqueued,
+    Failed,
+    Job,
+    JobFilter,
+    NewJob,
+    Page,
+    Pod,
+    QueueSettings,
+    Receipt,
+    Released,
+    Status,
+)
+from forge.storage.contract import (
+    MAX_CRASHES,
+    Cancellation,
+    Deletion,
+    Incarnation,
+    Listener,
+    LowWater,
+    Plan,
+    Pruned,
+    Reaped,
+    SchemaState,
+    Step,
+    Storage,
+    Want,
+    check_settings,
+    run_plan,
+)
+from forge.storage.sqlite import operating, rows, schema
+from forge.storage.sqlite.database import Database, Handle
+from forge.storage.sqlite.drivers import Connection, DriverName
+from forge.storage.sqlite.endings import Endings
+from forge.storage.sqlite.listener import SqliteListener
+from forge.storage.statements import load_queries
+
+__all__ = ["SqliteStorage"]
+
+_BEFORE_ALL = -(1 << 62)  # a priority
+_AFTER_ALL = b"\xff" * 16  # an id
+_TAKEN_BACK_AT_ONCE = 1000  # claims in one transaction: others wait for it some 10 ms
+
+
+class SqliteStorage(Storage):
+    """See `Storage`. Two connections, each for one thread at a time: one writes, one reads while the other writes.
+
+    `clock` is the database's clock: SQLite has none of its own. Every transaction reads it once.
+    """
+
+    dialect = "sqlite"
+
+    def __init__(self, url: str, *, clock: Callable[[], float] = time.time) -> None:
+        self.url = url
+        self._db = Database(url)
+        self._clock = clock
+        self._sql = load_queries("sqlite")
+        self._writer = Handle(self._db)
+        self._reader = Handle(self._db)
+
+    def adopt_driver(self, kind: DriverName) -> None:
+        """Use the library of a connection that the caller passes along, for there may be only one on a file.
+
+        A UsageError if this process has the file open with the other one already.
+        """
+        self._db.use_driver(kind)
+
+    # -- the database ------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        self._writer.close()
+        self._reader.close()
+
+    def schema_state(self) -> SchemaState:
+        return schema.state(self._db, self._reader)
+
+    def migrate(self) -> list[tuple[int, str]]:
+        return schema.migrate(self._writer, self._now())
+
+    def check_schema(self) -> None:
+        schema.check(self._db, self._reader)
+
+    def now(self) -> float:
+        return self._clock()
+
+    def _now(self) -> int:
+        return int(self._clock() * 1e6)
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[tuple[Connection, int]]:
+        """A write transaction and its time, read once the lock is held: so times have the order of the transactions."""
+        with self._writer.writing() as conn:
+            yield conn, self._now()
+
+    def _rows(self, name: str, /, **params: Any) -> list[tuple[Any, ...]]:
+        return self._reader.read(lambda conn: conn.rows(getattr(self._sql, name).sql, params))
+
+    # -- producing ---------------------------------------------------------------------------------------------
+
+    def enqueue(self, jobs: Sequence[NewJob]) -> list[Receipt]:
+        with self._writing() as (conn, now):
+            if any(job.dedupe_key is not None for job in jobs):
+                return run_plan(self._plan(jobs, now), lambda step: conn.rows(step.query.sql, step.params))
+            conn.many(self._sql.insert_job.text("qmark"), (rows.job_params(job, now) for job in jobs))
+            return [Enqueued(job.id) for job in jobs]
+
+    def enqueue_plan(self, jobs: Sequence[NewJob]) -> Plan:
+        return self._plan(jobs, self._now())
+
+    def _plan(self, jobs: Sequence[NewJob], now: int) -> Plan:
+        receipts: list[Receipt] = []
+        for job in jobs:
+            insert = Step(self._sql.insert_job, dict(zip(rows.JOB_PARAMS, rows.job_params(job, now), strict=False)))
+            key = {"key": job.dedupe_key, "id": job.id.bytes, "now": now}
+            if job.dedupe_key is None or (yield Step(self._sql.take_key, key)):
+                yield insert
+                receipts.append(Enqueued(job.id))
+                continue
+            found = yield Step(self._sql.key_owner, key)
+            known, owner = found[0]
+            if known:
+                receipts.append(Enqueued(job.id))
+                continue
+            if job.on_conflict == "replace":
+                yield Step(self._sql.replace_payload, {"id": owner, "payload": job.payload.decode()})
+            elif job.on_conflict == "push":
+                yield Step(self._sql.push_run_at, {"id": owner, "run_at": rows.run_at(job, now)})
+            receipts.append(Deduped(rows.as_uuid(owner)))
+        return receipts
+
+    # -- claiming and ending -----------------------------------------------------------------------------------
+
+    def claim(self, who: Incarnation, queue: str, n: int, low_water: LowWater | None = None) -> list[Claim]:  # noqa: ARG002
+        # Every claim is a whole scan: see the query.
+        with self._writing() as (conn, now):
+            return self._claim(conn, who, queue, n, now)
+
+    def _claim(self, conn: Connection, who: Incarnation, queue: str, n: int, now: int) -> list[Claim]:
+        may = {"pod": who.pod.id, "queue": queue, "now": now}
+        if n < 1 or not conn.rows(self._sql.may_claim.sql, may)[0][0]:
+            return []
+        token = who.mint()
+        params = {"token": token, "queue": queue, "now": now, "priority": _BEFORE_ALL}
+        found: list[tuple[Any, ...]] = []
+        while len(found) < n and (level := conn.rows(self._sql.next_priority.sql, params)):
+            params |= {"priority": level[0][0], "n": n - len(found)}
+            found += conn.rows(self._sql.claim.sql, params)
+        return rows.claims(found, token, queue)
+
+    def finalize(self, endings: Sequence[Ending], *, max_crashes: int = MAX_CRASHES) -> list[Ending]:
+        if not endings:
+            return []
+        with self._writing() as (conn, now):
+            return Endings(conn, self._sql, now, max_crashes).finalize(endings)
+
+    def exchange(
+        self, who: Incarnation, endings: Sequence[Ending], wants: Sequence[Want], *, max_crashes: int = MAX_CRASHES
+    ) -> tuple[list[Ending], list[Claim]]:
+        with self._writing() as (conn, now):
+            stale = Endings(conn, self._sql, now, max_crashes).finalize(endings)
+            found = [self._claim(conn, who, want.queue, want.n, now) for want in wants]
+            return stale, [claim for claims in found for claim in claims]
+
+    # -- pods --------------------------------------------------------------------------------------------------
+
+    def register(self, name: str, queues: Sequence[str], host: str, pid: int) -> Incarnation:
+        params = {"name": name, "host": host, "pid": pid, "queues": rows.as_list(queues) or "[]"}
+        with self._writing() as (conn, now):
+            number = conn.rows(self._sql.register_pod.sql, {**params, "now": now})[0][0]
+        at = rows.as_datetime(now)
+        return Incarnation(Pod(number, name, host, pid, tuple(queues), at, at))
+
+    def beat(self, who: Incarnation) -> bool:
+        with self._writing() as (conn, now):
+            return conn.change(self._sql.beat.sql, {"pod": who.pod.id, "now": now}) == 1
+
+    def deregister(self, who: Incarnation) -> int:
+        with self._writing() as (conn, _):
+            conn.rows(self._sql.deregister_pod.sql, {"pod": who.pod.id})
+        return self.release(who.pod.id)
+
+    def pods(self) -> list[Pod]:
+        return [rows.as_pod(row) for row in self._rows("pods")]
+
+    def release(self, pod: int, message: str | None = None, *, crashed: bool = False) -> int:
+        return self._take_back(pod, Released(message, crashed))
+
+    def _take_back(self, pod: int, outcome: Released | Failed, delay: float = 0.0) -> int:
+        """End every claim of a pod the same way, a batch at a time."""
+        total = 0
+        while True:
+            with self._writing() as (conn, now):
+                found = conn.rows(self._sql.claims_of_pod.sql, {"pod": pod, "limit": _TAKEN_BACK_AT_ONCE})
+                endings = [Ending(_bare_claim(*row), outcome, delay) for row in found]
+                Endings(conn, self._sql, now, MAX_CRASHES).finalize(endings)
+            total += len(found)
+            if len(found) < _TAKEN_BACK_AT_ONCE:
+                return total
+
+    def reap(self, stale: float = 60.0, delay: float = 0.0) -> Reaped:
+        """A pod's row goes before its claims: if this is cut short, the next reaper finds them without an owner."""
+        with self._writing() as (conn, now):
+            gone = conn.rows(self._sql.remove_stale_pods.sql, {"before": now - rows.after(0, stale)})
+            orphans = conn.rows(self._sql.orphan_owners.sql)
+        jobs = sum(self._take_back(pod, Failed("reaped after stale heartbeat"), delay) for (pod,) in orphans)
+        return Reaped(sorted(pod for (pod,) in gone), jobs)
+
+    # -- operating ---------------------------------------------------------------------------------------------
+
+    def cancel(self, ids: Collection[UUID]) -> dict[UUID, Cancellation]:
+        with self._writing() as (conn, now):
+            return operating.cancel(conn, self._sql, ids, now)
+
+    def delete(self, ids: Collection[UUID]) -> dict[UUID, Deletion]:
+        with self._writing() as (conn, now):
+            return operating.delete(conn, self._sql, ids, now)
+
+    def retry(self, ids: Collection[UUID]) -> set[UUID]:
+        with self._writing() as (conn, now):
+            return operating.revive(conn, self._sql, ids, now, reset=True)
+
+    def requeue(self, ids: Collection[UUID]) -> set[UUID]:
+        with self._writing() as (conn, now):
+            return operating.revive(conn, self._sql, ids, now, reset=False)
+
+    def cancel_requests(self, who: Incarnation) -> list[tuple[UUID, int]]:
+        return [(rows.as_uuid(id_), token) for id_, token in self._rows("cancel_requests", pod=who.pod.id)]
+
+    def get(self, ids: Collection[UUID]) -> dict[UUID, Job]:
+        def work(conn: Connection) -> list[tuple[Any, ...]]:
+            asked = [(id_.bytes,) for id_ in ids]
+            statements = self._sql.get_live.text("qmark"), self._sql.get_ended.text("qmark")
+            return [row for statement in statements for id_ in asked for row in conn.rows(statement, id_)]
+
+        now = self._now()
+        return {job.id: job for row in self._reader.read(work) for job in [rows.as_job(row, now)]}
+
+    def find(self, where: JobFilter, limit: int = 50, cursor: str | None = None) -> Page:
+        params = {
+            "before": UUID(cursor).bytes if cursor else _AFTER_ALL,
+            "statuses": rows.as_list(str(status) for status in where.statuses),
+            "queues": rows.as_list(where.queues),
+            "kinds": rows.as_list(where.kinds),
+            "tag": where.tag,
+            "limit": limit + 1,
+        }
+        wanted = []
+        if not where.statuses or where.statuses & ACTIVE:
+            wanted.append(self._sql.list_live.sql)
+        if not where.statuses or where.statuses & ENDED:
+            happy = not where.statuses or Status.DONE in where.statuses
+            wanted.append((self._sql.list_ended if happy else self._sql.list_unhappy).sql)
+        found = self._reader.read(lambda conn: [row for sql in wanted for row in conn.rows(sql, params)])
+        found.sort(reverse=True)
+        now = self._now()
+        jobs = [rows.as_job(row, now) for row in found[:limit]]
+        return Page(jobs, jobs[-1].id.hex if len(found) > limit else None)
+
+    def counts(self) -> dict[str, Counts]:
+        return {row[0]: Counts(*row[1:]) for row in self._rows("counts", now=self._now())}
+
+    def ended_counts(self) -> dict[str, dict[Status, int]]:
+        found: dict[str, dict[Status, int]] = {}
+        for queue, status, count in self._rows("ended_counts"):
+            found.setdefault(queue, {})[Status(status)] = count
+        return found
+
+    def queues(self) -> dict[str, QueueSettings]:
+        return {row[0]: rows.as_queue(row) for row in self._rows("queues")}
+
+    def set_queue(self, name: str, **settings: Any) -> QueueSettings:
+        params = {"name": name, **check_settings(name, settings)}
+        with self._writing() as (conn, _):
+            return rows.as_queue(conn.rows(self._sql.set_queue.sql, params)[0])
+
+    def set_wake(self, queue: str, wake: bool) -> None:
+        with self._writing() as (conn, _):
+            conn.rows(self._sql.set_wake.sql, {"queue": queue, "wake": wake})
+
+    def prune(self, n: int = 1000, after: str | None = None) -> Pruned:
+        with self._writing() as (conn, now):
+            return operating.prune(conn, self._sql, n, after, now)
+
+    def listen(self) -> Listener:
+        return SqliteListener(self._db)
+
+
+def _bare_claim(id_: bytes, token: int, keyed: int, queue: str) -> Claim:
+    """Just enough of a claim to end it."""
+    return Claim(0, None, rows.as_uuid(id_), token, queue, "", b"", 0, 0, 0, False, bool(keyed))

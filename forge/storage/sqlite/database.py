@@ -1,0 +1,280 @@
+"""A SQLite file and forge's connections to it: who opens them, who may use them when, and what a fork does to them.
+
+SQLite has one writer at a time. forge waits for its turn here, in small random steps, so that "database is locked"
+never reaches a caller while the other processes behave.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import random
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+from urllib.parse import parse_qsl
+
+from forge.errors import ConfigError, DatabaseError, ForgeError, SchemaError, UsageError
+from forge.storage.sqlite.drivers import DRIVERS, ERRORS, Connection, DriverName, code_of
+
+__all__ = ["Database", "Handle", "parse_url"]
+
+T = TypeVar("T")
+
+PATIENCE = 30.0  # seconds to wait for other writers
+# Short and uneven: 64 producers in step would meet again and again, and a long sleeper would always come too late.
+SHORTEST_NAP, LONGEST_NAP = 0.001, 0.010
+# How long a fork waits for a verb that another thread is in the middle of.
+FORK_PATIENCE = 5.0
+
+_BUSY, _LOCKED, _READONLY, _FULL, _CANTOPEN, _NOTADB = 5, 6, 8, 13, 14, 26
+_SETTINGS = "pragma synchronous = full", "pragma cache_size = -16000", "pragma temp_store = memory"
+
+# One file is opened at a time: its creation closes a descriptor, which must not be one of a file in use.
+_opening = threading.Lock()
+
+
+def parse_url(url: str) -> tuple[str, DriverName]:
+    """The absolute path and the driver in `sqlite:///relative.db`, `sqlite:////absolute.db`, `…?driver=sqlite3`."""
+    rest = url.removeprefix("sqlite:///")
+    path, _, query = rest.partition("?")
+    if rest == url or not path or path.startswith(":memory:"):
+        raise ConfigError(
+            f"{url}: forge needs a file that processes can share; use sqlite:///forge.db or sqlite:////absolute/path.db"
+        )
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    driver = options.pop("driver", "apsw")
+    if options:
+        raise ConfigError(f"{url}: no option {next(iter(options))!r}; the only one is driver=apsw or driver=sqlite3")
+    for known in DRIVERS:
+        if driver == known:
+            return os.path.abspath(path), known
+    raise ConfigError(f"{url}: no driver {driver!r}; use driver=apsw (the default) or driver=sqlite3")
+
+
+_ADVICE: dict[DriverName, str] = {
+    "apsw": "pass an apsw connection, or use sqlite:///…?driver=sqlite3",
+    "sqlite3": "pass a connection of the sqlite3 module, or leave ?driver=sqlite3 out of the URL",
+}
+
+
+class Database:
+    """One file: its path and driver, how to open it, and how its errors read."""
+
+    def __init__(self, url: str) -> None:
+        self.path, self.driver = parse_url(url)
+
+    def use_driver(self, driver: DriverName) -> None:
+        """Open the file with this library from now on; refused while this process has it open with the other."""
+        for handle in _all_handles():
+            if handle.is_open and handle.path == self.path and handle.opened_by != driver:
+                raise UsageError(
+                    f"{self.path} is open with {handle.opened_by}, and two SQLite libraries in one process cancel each "
+                    f"other's file locks; {_ADVICE[handle.opened_by]}"
+                )
+        self.driver = driver
+
+    def open(self, *, create: bool = False) -> Connection:
+        """A new connection. Only a migration creates the file, readable by its owner alone from its first moment."""
+        with _opening:
+            if not os.path.exists(self.path):
+                if not create:
+                    raise SchemaError(f"there is no database {self.path} yet; run: forge db migrate")
+                self._create()
+            try:
+                conn: Connection = DRIVERS[self.driver](self.path, create=create)
+            except ERRORS as e:
+                raise self.explain(e) from e
+        try:
+            # Not persistent until the first connection has done it; a no-op for the others. SQLite asks no busy handler
+            # here, which is one reason to wait outside of it.
+            mode = self.patiently(lambda: conn.rows("pragma journal_mode = wal"))[0][0]
+            if mode != "wal":
+                raise DatabaseError(f"{self.path}: no write-ahead logging is possible there; move it to a local disk")
+            for setting in _SETTINGS:
+                conn.rows(setting)
+        except BaseException as e:
+            conn.close()
+            if isinstance(e, ERRORS):
+                raise self.explain(e) from e
+            raise
+        return conn
+
+    def _create(self) -> None:
+        """Make the empty file; SQLite gives -wal and -shm the same mode."""
+        try:
+            os.close(os.open(os.path.realpath(self.path), os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        except FileExistsError:
+            pass  # another process was faster
+        except OSError as e:
+            raise DatabaseError(f"cannot create {self.path}: {e.strerror}; choose a path that is writable") from e
+
+    def patiently(self, work: Callable[[], T]) -> T:
+        """Do what changes nothing when it meets another's lock, again until it does not."""
+        end = time.monotonic() + PATIENCE
+        while True:
+            try:
+                return work()
+            except ERRORS as e:
+                if code_of(e) != _BUSY:
+                    raise
+                if time.monotonic() >= end:
+                    raise self.explain(e) from e
+            time.sleep(random.uniform(SHORTEST_NAP, LONGEST_NAP))
+
+    def explain(self, e: Exception) -> ForgeError:
+        """The error for people."""
+        code, text = code_of(e), str(e).partition("\n")[0]
+        if "no such table" in text or "no such column" in text or "no such index" in text:
+            return SchemaError(f"{self.path}: the schema is missing or too old for this release; run: forge db migrate")
+        if code in (_BUSY, _LOCKED):
+            return DatabaseError(
+                f"{self.path}: another program has kept it locked for {PATIENCE:.0f} s; find it with: fuser {self.path}"
+            )
+        what_to_do = {
+            _READONLY: "; make the file and its folder writable for this user",
+            _FULL: "; free some space",
+            _CANTOPEN: "; check the path and its permissions",
+            _NOTADB: "; choose another path",
+        }.get(code, "")
+        return DatabaseError(f"{self.path}: {text}{what_to_do}")
+
+
+class Handle:
+    """One connection of forge's, for one thread at a time: opened when first entered, anew after a fork."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self.path = db.path
+        self.opened_by = db.driver
+        self._conn: Connection | None = None
+        self._pid = 0
+        self._lock = threading.Lock()
+        _handles[id(self)] = weakref.ref(self, _forget(id(self)))
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a connection is held in this process."""
+        return self._conn is not None and self._pid == os.getpid()
+
+    @contextlib.contextmanager
+    def use(self, *, create: bool = False) -> Iterator[Connection]:
+        """The connection, this thread's alone; the library's errors come out as forge's."""
+        with self._lock:
+            if self._conn is None or self._pid != os.getpid():
+                self._abandon()
+                self._db.use_driver(self._db.driver)
+                self.opened_by = self._db.driver
+                self._conn, self._pid = self._db.open(create=create), os.getpid()
+            try:
+                yield self._conn
+            except ERRORS as e:
+                raise self._db.explain(e) from e
+
+    @contextlib.contextmanager
+    def writing(self, *, create: bool = False) -> Iterator[Connection]:
+        """A write transaction: has the file's write lock from the start, and either all of it happens or nothing."""
+        with self.use(create=create) as conn:
+            try:
+                self._db.patiently(lambda: conn.rows("begin immediate"))
+                yield conn
+                conn.rows("commit")
+            except BaseException:
+                if conn.in_transaction():  # a full disk, for one, has rolled back already
+                    conn.rows("rollback")
+                raise
+
+    def read(self, work: Callable[[Connection], T]) -> T:
+        """Do several reads of one state."""
+
+        def once() -> T:
+            conn.rows("begin")
+            try:
+                return work(conn)
+            finally:
+                if conn.in_transaction():
+                    conn.rows("rollback")
+
+        with self.use() as conn:
+            return self._db.patiently(once)
+
+    def close(self) -> None:
+        """Let go of the file; the next use opens it again."""
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
+        if self._conn is not None and self._pid == os.getpid():
+            self._conn.close()
+            self._conn = None
+
+    # What a fork does. A connection must not be used in a child, nor even closed there: closing rolls back and tidies
+    # up in memory that it shares with the parent. And it must not simply be left either: the library's record of the
+    # file's locks is the process's, is copied by the fork, and says that this process holds locks which only the
+    # parent has. A new connection in the child would rely on them, and once the parent has gone another process may
+    # delete the log under the child's hands. So every connection is closed just before a fork, in the parent, between
+    # two verbs; both sides open anew when they need one.
+
+    def before_fork(self) -> bool:
+        """Close, and hold the lock until after the fork. False: another thread did not come out of its verb in time."""
+        if not self._lock.acquire(timeout=FORK_PATIENCE):
+            return False
+        self._close()
+        return True
+
+    def after_fork(self, held: bool, *, in_child: bool) -> None:
+        """Let threads in again."""
+        if held:
+            self._lock.release()
+        elif in_child:
+            self._lock = threading.Lock()  # its holder is no more
+            self._abandon()
+
+    def _abandon(self) -> None:
+        """Forget a connection that this process inherited: a fork that ran no hooks, or did not get the lock."""
+        if self._conn is not None and self._pid != os.getpid():
+            # Freeing the object would close it, so it is never freed.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._conn))
+            self._conn = None
+
+
+_handles: dict[int, weakref.ref[Handle]] = {}
+# One fork at a time, and what it has locked.
+_forking = threading.Lock()
+_held: list[tuple[Handle, bool]] = []
+
+
+def _forget(key: int) -> Callable[[weakref.ref[Handle]], None]:
+    def gone(ref: weakref.ref[Handle]) -> None:
+        if _handles.get(key) is ref:
+            del _handles[key]
+
+    return gone
+
+
+def _all_handles() -> list[Handle]:
+    return [handle for ref in list(_handles.values()) if (handle := ref()) is not None]
+
+
+def _before_fork() -> None:
+    _forking.acquire()
+    _held.extend((handle, handle.before_fork()) for handle in _all_handles())
+    _opening.acquire()
+
+
+def _after_fork(in_child: bool) -> None:
+    _opening.release()
+    for handle, held in _held:
+        handle.after_fork(held, in_child=in_child)
+    _held.clear()
+    _forking.release()
+
+
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=lambda: _after_fork(False),
+    after_in_child=lambda: _after_fork(True),
+)

@@ -1,0 +1,163 @@
+"""How claims end: all that are done in two statements, every other by its own row's state."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from forge.job import Cancelled, Dead, Done, Ending, Failed, Outcome, Released, Snooze, Status, Throttled
+from forge.storage.contract import THROTTLE_GRACE_SECONDS
+from forge.storage.sqlite.drivers import Connection
+from forge.storage.sqlite.rows import add_error, after, as_list
+from forge.storage.statements import Queries
+
+__all__ = ["CANCELLED", "Endings", "end_job"]
+
+CANCELLED = "cancelled by user"
+_REFUNDED = (Throttled, Snooze, Released)
+
+
+def end_job(
+    conn: Connection, sql: Queries, id_: bytes, status: Status, crashes: int, errors: str | None, now: int
+) -> None:
+    """Move a job to history and give back its key."""
+    params = {"id": id_, "status": status.value, "crashes": crashes, "errors": errors, "now": now}
+    conn.rows(sql.end_job.sql, params)
+    conn.rows(sql.remove_job.sql, params)
+    settle_keys(conn, sql, [id_])
+
+
+def settle_keys(conn: Connection, sql: Queries, ids: Sequence[bytes]) -> None:
+    """Free the keys of jobs that have just ended, or hold them for their unique_for."""
+    conn.many(sql.free_key.sql, [{"id": id_} for id_ in ids])
+    conn.many(sql.hold_key.sql, [{"id": id_} for id_ in ids])
+
+
+class Endings:
+    """The endings of one transaction."""
+
+    def __init__(self, conn: Connection, sql: Queries, now: int, max_crashes: int) -> None:
+        self._conn = conn
+        self._sql = sql
+        self._now = now
+        self._max_crashes = max_crashes
+
+    def finalize(self, endings: Sequence[Ending]) -> list[Ending]:
+        """End what is still its owner's and answer the rest."""
+        stale: list[Ending] = []
+        if len({e.claim.id.int for e in endings}) < len(endings):
+            endings, stale = self._sort_out(endings)
+        done = [e for e in endings if type(e.outcome) is Done]
+        if done:
+            stale += self._finish(done)
+        if len(done) < len(endings):
+            stale += self._other([e for e in endings if type(e.outcome) is not Done])
+        return stale
+
+    def _sort_out(self, endings: Sequence[Ending]) -> tuple[list[Ending], list[Ending]]:
+        """(still its owner's, stale). The second ending of one claim is stale."""
+        ours = {(id_, token) for id_, token in self._conn.rows(self._sql.ours.sql, _batch(endings))}
+        good: list[Ending] = []
+        stale: list[Ending] = []
+        for ending in endings:
+            claim = ending.claim.id.bytes, ending.claim.token
+            (good if claim in ours else stale).append(ending)
+            ours.discard(claim)
+        return good, stale
+
+    def _finish(self, done: Sequence[Ending]) -> list[Ending]:
+        plain = [e for e in done if e.result is None]
+        kept = [(self._now, e.result.decode(), e.claim.id.bytes, e.claim.token) for e in done if e.result is not None]
+        moved = 0
+        batch = _batch(plain)
+        if plain:
+            moved = self._conn.change(self._sql.finalize_done.sql, batch | {"now": self._now})
+        if kept:
+            moved += self._conn.many(self._sql.finalize_done_result.text("qmark"), kept)
+        stale: list[Ending] = []
+        if moved < len(done):
+            done, stale = self._sort_out(done)
+        self._conn.rows(self._sql.remove_batch.sql, batch if len(plain) == len(done) else _batch(done))
+        if keyed := [e.claim.id.bytes for e in done if e.claim.keyed]:
+            settle_keys(self._conn, self._sql, keyed)
+        queues = as_list({e.claim.queue for e in done})
+        grace = after(0, THROTTLE_GRACE_SECONDS)
+        self._conn.rows(self._sql.warm_up.sql, {"queues": queues, "now": self._now, "grace": grace})
+        return stale
+
+    def _other(self, endings: Sequence[Ending]) -> list[Ending]:
+        self._cool_down([e for e in endings if isinstance(e.outcome, Throttled)])
+        return [e for e in endings if not self._end(e)]
+
+    def _cool_down(self, throttled: Sequence[Ending]) -> None:
+        groups: dict[tuple[str, bool], list[Ending]] = defaultdict(list)
+        for ending in throttled:
+            groups[ending.claim.queue, _spares_queue(ending.outcome)].append(ending)
+        for (queue, job_only), endings in groups.items():
+            if not self._conn.rows(self._sql.ours.sql, _batch(endings)):
+                continue
+            hints = [e.outcome.retry_after for e in endings if isinstance(e.outcome, Throttled)]
+            hint = max((h for h in hints if h is not None), default=None)
+            params = {"queue": queue, "job_only": job_only, "hint": hint, "now": self._now}
+            self._conn.rows(self._sql.ensure_queue.sql, params)
+            self._conn.rows(self._sql.cool_down.sql, params)
+
+    def _end(self, ending: Ending) -> bool:
+        """End one claim; False if it is stale."""
+        claim, outcome = ending.claim, ending.outcome
+        id_ = claim.id.bytes
+        found = self._conn.rows(self._sql.claimed_job.sql, {"id": id_, "token": claim.token})
+        if not found:
+            return False
+        attempts, max_attempts, crashes, cancelled, errors, queue = found[0]
+        crashes += isinstance(outcome, Released) and outcome.crashed
+        message = CANCELLED if cancelled else getattr(outcome, "message", None)
+        if message is not None:
+            errors = add_error(errors, self._now, attempts, message, ending.traceback)
+        status = self._verdict(outcome, attempts, max_attempts, crashes, bool(cancelled))
+        if status in (Status.DEAD, Status.CANCELLED):
+            end_job(self._conn, self._sql, id_, status, crashes, errors, self._now)
+        else:
+            attempts -= isinstance(outcome, _REFUNDED)
+            params = {"id": id_, "status": status.value, "attempts": attempts, "crashes": crashes, "errors": errors}
+            self._conn.rows(self._sql.give_back.sql, params | {"run_at": self._run_at(ending, queue)})
+        return True
+
+    def _verdict(self, outcome: Outcome, attempts: int, max_attempts: int, crashes: int, cancelled: bool) -> Status:
+        if cancelled or isinstance(outcome, Cancelled):
+            return Status.CANCELLED
+        match outcome:
+            case Dead():
+                return Status.DEAD
+            case Failed():
+                return Status.DEAD if attempts >= max_attempts else Status.FAILED
+            case Released(crashed=True) if crashes >= self._max_crashes:
+                return Status.DEAD
+            case Released() | Snooze() | Throttled():
+                return Status.PENDING
+        raise TypeError(f"not an outcome: {outcome!r}")
+
+    def _run_at(self, ending: Ending, queue: str) -> int:
+        outcome = ending.outcome
+        if isinstance(outcome, Snooze):
+            return after(self._now, outcome.seconds)
+        if not isinstance(outcome, Throttled):
+            return after(self._now, ending.delay)
+        found = self._conn.rows(self._sql.throttle_of.sql, {"queue": queue})
+        throttle, until = found[0] if found else ("queue", None)
+        if throttle == "hint" and _spares_queue(outcome):
+            return after(self._now, outcome.retry_after or 0.0)
+        return max(self._now, until or 0)
+
+
+def _spares_queue(outcome: Outcome) -> bool:
+    return isinstance(outcome, Throttled) and outcome.job_only and outcome.retry_after is not None
+
+
+def _batch(endings: Sequence[Ending]) -> dict[str, Any]:
+    """A batch of claims as the statements take it."""
+    return {
+        "tokens": f"[{','.join([str(e.claim.token) for e in endings])}]",
+        "ids": b"".join([e.claim.id.bytes for e in endings]),
+    }

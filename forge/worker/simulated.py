@@ -1,0 +1,46 @@
+"""Four kinds of work that is only pretended, for demos and tests: it takes time and fails now and then.
+
+A plan is a list of steps, each a time to sleep and a probability to fail, on the first attempt only. Whether a step
+fails is drawn from a hash of job, attempt and step: the same job always goes the same way.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from typing import NamedTuple
+from uuid import UUID
+
+from forge.job import Failed
+
+__all__ = ["PLANS", "Step", "draw", "perform"]
+
+
+class Step(NamedTuple):
+    """One step of a plan."""
+
+    milliseconds: int
+    failure: float  # probability
+
+
+PLANS: dict[str, tuple[Step, ...]] = {
+    "send_email": (Step(50, 0), Step(50, 0.45), Step(50, 0)),
+    "resize_image": (Step(100, 0.25), Step(200, 0)),
+    "summarize_text": (Step(150, 0.15),),
+    "webhook_delivery": (Step(80, 0.35), Step(80, 0.15)),
+}
+
+
+def draw(id: UUID, attempt: int, step: int) -> float:
+    """A number in [0, 1) that depends on nothing else."""
+    digest = hashlib.blake2b(b"%s/%d/%d" % (id.bytes, attempt, step), digest_size=8).digest()
+    return (int.from_bytes(digest, "big") >> 11) / 2**53
+
+
+def perform(kind: str, id: UUID, attempt: int, speed: float = 1.0) -> None:
+    """Go through the plan of a kind, `speed` times as fast as it is written; raises `Failed` where the draw says so."""
+    plan = PLANS[kind]
+    for number, step in enumerate(plan):
+        time.sleep(step.milliseconds / 1000 / speed)
+        if attempt == 1 and draw(id, attempt, number) < step.failure:
+            raise Failed(f"simulated failure at step {number + 1}/{len(plan)} for kind={kind}")

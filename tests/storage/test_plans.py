@@ -1,0 +1,127 @@
+"""Plans do not rot: a claim reads about n index entries whatever the backlog, the history and the statistics are.
+
+The plans are made, and cached, while the tables are empty; then 1,000,000 pending and 1,000,000 finished jobs appear without
+anyone telling the planner.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import RawCursor
+
+from forge import fastpath
+from forge.job import Done, Ending, NewJob
+from forge.storage import Storage, open_storage
+from forge.storage.contract import LowWater
+from forge.storage.postgres import PostgresStorage
+from forge.storage.statements import load_queries
+from tests.conftest import new_database
+
+MILLION = 1_000_000
+N = 100
+
+PENDING = """
+insert into forge.job (id, queue, kind, payload, priority, run_at)
+select ('00000000-0000-7000-8000-' || lpad(to_hex(i), 12, '0'))::uuid, case when mod(i, 4) = 0 then 'other' else 'default' end, 'k', '{}', mod(i, 3),
+       now() + case when mod(i, 3) = 0 then interval '1 day' else interval '-1 day' end + i * interval '1 microsecond'
+  from generate_series(1, %s) i"""
+
+FINISHED = """
+insert into forge.job_history (id, run_at, enqueued_at, timeout, status, priority, attempts, max_attempts, crashes, queue,
+                               kind, payload)
+select ('00000000-0000-7000-9000-' || lpad(to_hex(i), 12, '0'))::uuid, now(), now(), 600, 'done', 0, 1, 5, 0, 'default', 'k', '{}' from generate_series(1, %s) i"""
+
+
+def warm_up(storage: Storage, rounds: int = 12) -> None:
+    """Enough rounds over almost empty tables that every plan is made and cached for them."""
+    who = storage.register("early", ["default"], "here", 1)
+    for _ in range(rounds):
+        storage.enqueue([NewJob(fastpath.uuid7(), "k", b"{}") for _ in range(3)])
+        claims = storage.claim(who, "default", N)
+        storage.finalize([Ending(claim, Done()) for claim in claims])
+    storage.deregister(who)
+
+
+@pytest.fixture(scope="module")
+def full_postgres(pg_server: str, pg_template: str) -> Iterator[tuple[PostgresStorage, str]]:
+    database = new_database(pg_server, pg_template)
+    pg_url = next(database)
+    with open_storage(pg_url, pool_size=1) as storage, psycopg.connect(pg_url, autocommit=True) as conn:
+        assert isinstance(storage, PostgresStorage)
+        for table in ("job", "job_history"):
+            conn.execute(f"alter table forge.{table} set (autovacuum_enabled = off)")  # type: ignore[call-overload]
+            conn.execute(f"analyze forge.{table}")  # type: ignore[call-overload]
+        warm_up(storage)
+        conn.execute(PENDING, (MILLION,))
+        conn.execute(FINISHED, (MILLION,))
+        yield storage, pg_url
+    next(database, None)
+
+
+def entries_read(plan: list[tuple[str]]) -> int:
+    """Rows that the scans of an analysed plan produced or threw away, heap fetches of dead ones included."""
+    total = 0.0
+    for (line,) in plan:
+        if found := re.search(r"(?:Index|Tid|Seq|Bitmap).*Scan.*actual time=\S+ rows=([\d.]+) loops=(\d+)", line):
+            total += float(found[1]) * int(found[2])
+        if found := re.search(r"Rows Removed by \w+(?: \w+)*: (\d+)", line):
+            total += int(found[1])
+    return round(total)
+
+
+def test_on_postgresql_a_claim_among_a_million_reads_a_small_multiple_of_n(full_postgres: tuple[PostgresStorage, str]) -> None:
+    _, url = full_postgres
+    queries = load_queries("postgres")
+    with psycopg.connect(url) as conn:
+        # The claim asks that its pod is known.
+        conn.execute("insert into forge.pod (name, host, pid, queues) values ('p', 'h', 1, '{default}')")
+        row = conn.execute("select max(id) from forge.pod").fetchone()
+        assert row is not None
+        conn.execute(queries.plan_by_index.sql)  # type: ignore[call-overload]
+        params: dict[str, Any] = {
+            "claim": row[0] << 32 | 1, "queue": "default", "n": N, "mark_priority": -32768,
+            "mark_run_at": "-infinity", "mark_id": "00000000-0000-0000-0000-000000000000",
+        }  # fmt: skip
+        explain = "explain (analyze, costs off) " + queries.claim.text("dollar")
+        plan = RawCursor(conn).execute(explain, queries.claim.args("dollar", params)).fetchall()  # type: ignore[call-overload]
+        text = "\n".join(line for (line,) in plan)
+        assert f"rows={N}" in text
+        assert "Seq Scan" not in text
+        assert "Bitmap" not in text
+        assert entries_read(plan) <= 4 * N, text
+
+
+def test_on_postgresql_the_plans_cached_while_the_tables_were_empty_still_read_few_rows(
+    full_postgres: tuple[PostgresStorage, str],
+) -> None:
+    storage, url = full_postgres
+    rounds = 5
+    before = table_reads(url)
+    who = storage.register("late", ["default"], "here", 1)
+    water = LowWater()
+    for _ in range(rounds):
+        claims = storage.claim(who, "default", N, water)
+        assert len(claims) == N
+        assert storage.finalize([Ending(claim, Done()) for claim in claims]) == []
+    storage.close()  # a session reports what it read when it ends, at the latest
+    seq_scans, index_rows = (late - early for late, early in zip(table_reads(url), before, strict=True))
+    assert seq_scans == 0
+    # Each job is found once by the claim and once by the finalize.
+    assert index_rows <= 4 * N * rounds
+
+
+def table_reads(url: str) -> tuple[int, int]:
+    """(sequential scans, index entries read) of the job table so far."""
+    with psycopg.connect(url) as conn:
+        conn.execute("select pg_stat_force_next_flush()")
+        row = conn.execute(
+            "select (select seq_scan from pg_stat_user_tables where relid = 'forge.job'::regclass),"
+            " (select sum(idx_tup_read) from pg_stat_user_indexes where relid = 'forge.job'::regclass)"
+        ).fetchone()
+    assert row is not None
+    return int(row[0]), int(row[1])

@@ -1,0 +1,208 @@
+"""What only PostgreSQL has: schemas of other names, and backends that are terminated under a verb."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+from forge.errors import ConfigError, DatabaseError
+from forge.job import Deduped, Done, Ending, Enqueued, JobFilter, Status
+from forge.storage import Storage, open_storage
+from forge.storage.contract import LowWater, Want
+
+from .helpers import check_whole, claimed, end, full_job, ids, new_id, plain_job, plain_jobs, statuses, told
+
+TERMINATE = """select pg_terminate_backend(pid) from pg_stat_activity
+                where datname = current_database() and application_name = 'forge'"""
+
+
+def test_forge_can_live_in_a_schema_of_another_name(empty_pg_url: str) -> None:
+    with open_storage(empty_pg_url, schema="other") as storage:
+        assert storage.migrate() != []
+        storage.check_schema()
+        who = storage.register("ada", ["letters"], "north", 4711)
+        new = full_job()
+        storage.enqueue([new, *plain_jobs(50)])
+        claims = storage.claim(who, "letters", 100)
+        assert len(claims) == 51
+        end(storage, claims)
+        assert storage.retry([new.id]) == {new.id}
+        assert storage.cancel([new.id]) == {new.id: "cancelled"}
+        assert storage.set_queue("letters", paused=True).paused
+        assert storage.prune().deleted == 0
+        assert len(storage.find(JobFilter()).jobs) == 50
+    with psycopg.connect(empty_pg_url) as conn:
+        found = conn.execute("select distinct table_schema from information_schema.tables where table_name = 'job'")
+        assert found.fetchall() == [("other",)]
+        assert conn.execute("select to_regnamespace('forge')").fetchall() == [(None,)]
+
+
+def test_two_schemas_of_one_database_know_nothing_of_each_other(pg_url: str) -> None:
+    with open_storage(pg_url) as here, open_storage(pg_url, schema="second") as there:
+        there.migrate()
+        try:
+            first, second = full_job(), full_job(dedupe_key="mine")
+            here.enqueue([first])
+            there.enqueue([second._replace(dedupe_key=first.dedupe_key)])
+            assert here.get(ids([first, second])).keys() == {first.id}
+            assert there.get(ids([first, second])).keys() == {second.id}
+            assert woken_elsewhere(here, there) == set()
+        finally:
+            with psycopg.connect(pg_url) as conn:
+                conn.execute("drop schema second cascade")
+
+
+def woken_elsewhere(here: Storage, there: Storage) -> set[str]:
+    """What a listener hears of an enqueue in another schema; its own enqueue, sent after, ends the wait."""
+    listener = there.listen()
+    try:
+        listener.wait(0)
+        here.enqueue([plain_job("elsewhere")])
+        there.enqueue([plain_job("own")])
+        return listener.wait(10) - {"own"}
+    finally:
+        listener.close()
+
+
+@pytest.mark.parametrize("name", ["", "Other", "a b", 'a"b', "a;drop table x", "ä", "1st", "x" * 60])
+def test_a_schema_name_that_needs_quoting_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="schema"):
+        open_storage("postgresql:///nothing", schema=name)
+
+
+def test_an_unreachable_server_is_one_line_without_the_password() -> None:
+    with (
+        open_storage("postgresql://someone:hunter2@127.0.0.1:1/nothing") as storage,
+        pytest.raises(DatabaseError) as caught,
+    ):
+        storage.now()
+    assert "hunter2" not in str(caught.value) + storage.url
+    assert "\n" not in str(caught.value)
+
+
+def test_a_listener_hears_only_of_queues_that_want_wake_ups(pg_url: str) -> None:
+    with open_storage(pg_url) as storage:
+        storage.set_queue("letters")
+        storage.set_wake("letters", False)
+        listener = storage.listen()
+        try:
+            listener.wait(0)
+            storage.enqueue([plain_job()])
+            storage.enqueue(plain_jobs(100))
+            storage.enqueue([plain_job("parcels")])
+            heard = listener.wait(10)
+        finally:
+            listener.close()
+    assert heard == {"parcels"}
+
+
+def test_every_verb_survives_the_loss_of_all_connections_before_it(pg_url: str) -> None:
+    with open_storage(pg_url) as storage, psycopg.connect(pg_url, autocommit=True) as killer:
+        for verb in every_verb(storage):
+            assert len(killer.execute(TERMINATE).fetchall()) >= 1
+            verb()
+
+
+def every_verb(storage: Storage) -> list[Callable[[], Any]]:
+    """Each verb once, with something to do."""
+    who = storage.register("ada", ["letters"], "north", 4711)
+    held = claimed(storage, who)
+    first, second, waiting = full_job(), plain_job(), plain_job(delay=50)
+    storage.enqueue([first, second, waiting])
+    return [
+        lambda: storage.enqueue([full_job()]),
+        lambda: storage.enqueue(plain_jobs(100)),
+        lambda: storage.enqueue([full_job(dedupe_key=first.dedupe_key, on_conflict="replace")]),
+        lambda: storage.claim(who, "letters", 1),
+        lambda: end(storage, [held]),
+        lambda: storage.exchange(who, [], [Want("letters", 2, LowWater())]),
+        lambda: storage.beat(who),
+        lambda: storage.pods(),
+        lambda: storage.cancel([waiting.id]),
+        lambda: storage.cancel_requests(who),
+        lambda: storage.retry([waiting.id]),
+        lambda: storage.requeue([new_id()]),
+        lambda: storage.get([first.id]),
+        lambda: storage.find(JobFilter()),
+        lambda: storage.counts(),
+        lambda: storage.ended_counts(),
+        lambda: storage.set_queue("letters", paused=False),
+        lambda: storage.queues(),
+        lambda: storage.set_wake("letters", True),
+        lambda: storage.prune(),
+        lambda: storage.delete([waiting.id]),
+        lambda: storage.release(who.pod.id),
+        lambda: storage.reap(),
+        lambda: storage.register("bob", [], "south", 1),
+        lambda: storage.deregister(who),
+        lambda: storage.now(),
+    ]
+
+
+def test_jobs_survive_backends_that_are_terminated_under_every_verb(pg_url: str) -> None:
+    rng = random.Random(5)
+    moved, over = threading.Semaphore(0), threading.Event()
+
+    def kill() -> None:
+        with psycopg.connect(pg_url, autocommit=True) as killer:
+            while moved.acquire() and not over.is_set():
+                over.wait(rng.uniform(0, 0.01))
+                killer.execute(TERMINATE)
+                while moved.acquire(blocking=False):  # at most one kill for each verb: a fourth would be an outage
+                    pass
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        with open_storage(pg_url, pool_size=2) as storage:
+            acknowledged = produce_and_consume(storage, moved.release)
+            over.set()
+            moved.release()
+            killer.join()
+            found = storage.get(acknowledged)
+            assert len(acknowledged) == 30 * 8
+            assert {(job.status, job.attempts) for job in found.values()} == {(Status.DONE, 1)}
+            assert len(found) == len(acknowledged)
+    finally:
+        over.set()
+        moved.release()
+        killer.join()
+    check_whole(pg_url)
+
+
+def produce_and_consume(storage: Storage, moved: Callable[[], None]) -> list[Any]:
+    """Thirty rounds of enqueue, claim and finalize, saying after each verb that it is done; the ids acknowledged."""
+    who = storage.register("ada", ["letters"], "north", 4711)
+    acknowledged = []
+    for number in range(30):
+        jobs = [*plain_jobs(7), full_job(unique_for=None, dedupe_key=f"k{number}")]
+        assert told(storage.enqueue(jobs)) == told([Enqueued(job.id) for job in jobs])
+        acknowledged += ids(jobs)
+        moved()
+        claims = storage.claim(who, "letters", 10)
+        moved()
+        storage.finalize([Ending(claim, Done()) for claim in claims])
+        moved()
+    while set(statuses(storage, acknowledged)) != {Status.DONE}:  # claims whose answer was lost come again
+        storage.finalize([Ending(claim, Done()) for claim in storage.claim(who, "letters", 100)])
+    return acknowledged
+
+
+def test_a_key_raced_for_by_threads_of_one_storage_is_won_once(pg_url: str) -> None:
+    answers = list[Any]()
+    with open_storage(pg_url, pool_size=4) as storage:
+        threads = [
+            threading.Thread(target=lambda: answers.extend(storage.enqueue([full_job(dedupe_key="k")])))
+            for _ in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    (winner,) = [answer for answer in answers if isinstance(answer, Enqueued)]
+    assert [answer.id for answer in answers if isinstance(answer, Deduped)] == [winner.id] * 7

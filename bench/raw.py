@@ -79,7 +79,7 @@ class Raw:
 
     def fill(self, ids: Sequence[UUID]) -> None:
         """A backlog, by COPY."""
-        with self._ends.cursor().copy(f"copy {self.table} (id, queue, kind, payload) from stdin") as copy:  # type: ignore[call-overload]
+        with self._ends.cursor().copy(f"copy {self.table} (id, queue, kind, payload) from stdin") as copy:
             for id_ in ids:
                 copy.write_row((id_, "default", "tasks.noop", PAYLOAD.decode()))
 

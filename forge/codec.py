@@ -61,7 +61,9 @@ def encode_payload(value: Any, *, limit: int = MAX_PAYLOAD, name: str = "payload
         raise InvalidJob(f"{name} cannot be written as JSON: {error}") from None
     if len(data) > limit:
         raise InvalidJob(f"{name} is {len(data):,} bytes of JSON; {_over(limit)}")
-    return data
+    # orjson's own bytes sit in a block of a kilobyte or more: kept by the thousand, they touch fresh memory each time
+    # (4.0 µs instead of 0.5 for a payload of 100 bytes). A copy is as large as its content.
+    return b"%b" % data
 
 
 def decode(data: bytes | str) -> Any:

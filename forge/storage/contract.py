@@ -10,7 +10,7 @@ import abc
 import difflib
 import itertools
 import time
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Self
 from uuid import UUID
@@ -90,8 +90,10 @@ class LowWater:
 
     __slots__ = ("_scan_cost", "_scanned_at", "mark", "timer")
 
-    SHARE_WHEN_SHORT = 10  # a whole scan takes at most 1/10 of the time when claims come back short,
+    CHEAP = 0.005  # seconds; a whole scan that takes less is not worth avoiding when there is little to do,
+    SHARE_WHEN_SHORT = 10  # a dearer one takes at most 1/10 of the time when claims come back short,
     SHARE_ON_TIMER = 25  # and 1/25 of it under load
+    CLAIM_COST = 20e-6  # seconds that claiming one job takes anyway, on two cores
 
     def __init__(self, timer: float = 0.25) -> None:
         self.timer = timer  # seconds between whole scans under load, at least
@@ -111,12 +113,13 @@ class LowWater:
 
     def may_start_over(self, now: float) -> bool:
         """After a marked scan that came back short."""
-        return now - self._scanned_at >= self.SHARE_WHEN_SHORT * self._scan_cost
+        return self._scan_cost <= self.CHEAP or now - self._scanned_at >= self.SHARE_WHEN_SHORT * self._scan_cost
 
     def note(self, claims: Sequence[Claim], whole: bool, began: float, ended: float) -> None:
         """What a scan found, in claim order, and whether it was a whole one."""
         if whole:
-            self._scanned_at, self._scan_cost = ended, ended - began
+            self._scanned_at = ended
+            self._scan_cost = max(0.0, ended - began - len(claims) * self.CLAIM_COST)
         if claims:
             last = claims[-1]
             self.mark = (last.priority, last.run_at, last.id)
@@ -203,8 +206,10 @@ class Storage(abc.ABC):
     # -- producing ---------------------------------------------------------------------------------------------
 
     @abc.abstractmethod
-    def enqueue(self, jobs: Sequence[NewJob]) -> list[Receipt]:
-        """Store jobs, all or none, durably; one receipt each, in order. Safe to repeat with the same ids."""
+    def enqueue(self, jobs: Iterable[NewJob]) -> list[Receipt]:
+        """Store jobs, all or none, durably; one receipt each, in order. Safe to repeat with the same ids.
+
+        They may be made on the way: an error in their making stores none."""
 
     @abc.abstractmethod
     def enqueue_plan(self, jobs: Sequence[NewJob]) -> Plan:
@@ -358,7 +363,10 @@ def check_settings(queue: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in settings.items():
         if name not in SETTINGS:
             near = difflib.get_close_matches(name, SETTINGS, 1)
-            raise UsageError(f"queue {queue}: no setting {name!r}; " + (f"did you mean {near[0]}?" if near else f"use one of {', '.join(SETTINGS)}"))
+            raise UsageError(
+                f"queue {queue}: no setting {name!r}; "
+                + (f"did you mean {near[0]}?" if near else f"use one of {', '.join(SETTINGS)}")
+            )
         if name in ("paused", "backoff_enabled"):
             if not isinstance(value, bool):
                 raise UsageError(f"queue {queue}: {name} is true or false, not {value!r}")
@@ -368,6 +376,10 @@ def check_settings(queue: str, settings: Mapping[str, Any]) -> dict[str, Any]:
         else:
             low, high = _BOUNDS[name]
             whole = name == "max_workers" or name.endswith("_seconds")
-            if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)) or not low <= value <= high:
+            if (
+                isinstance(value, bool)
+                or not isinstance(value, int if whole else (int, float))
+                or not low <= value <= high
+            ):
                 raise UsageError(f"queue {queue}: {name} is a number from {low:g} to {high:g}, not {value!r}")
     return {name: settings.get(name) for name in SETTINGS}

@@ -82,7 +82,9 @@ class Queries:
 def check_schema_name(schema: str) -> str:
     """The name itself, if it can stand in SQL unquoted; schema names are data and are never spliced unchecked."""
     if not _SCHEMA_NAME.fullmatch(schema):
-        raise ConfigError(f"schema {schema!r} is not a name of lower-case letters, digits and _ (at most 51); choose another")
+        raise ConfigError(
+            f"schema {schema!r} is not a name of lower-case letters, digits and _ (at most 51); choose another"
+        )
     return schema
 
 
@@ -118,5 +120,7 @@ def migrations(dialect: str, schema: str = "forge") -> tuple[tuple[int, str, str
         number, _, title = entry.name.removesuffix(".sql").partition("_")
         if entry.name.endswith(".sql"):
             found.append((int(number), title.replace("_", " "), with_schema(entry.read_text("utf-8"), schema)))
-    assert [n for n, _, _ in found] == list(range(1, len(found) + 1)), f"{dialect}: migrations are not numbered 1, 2, 3 …"
+    assert [n for n, _, _ in found] == list(range(1, len(found) + 1)), (
+        f"{dialect}: migrations are not numbered 1, 2, 3 …"
+    )
     return tuple(found)

@@ -1,4 +1,4 @@
-"""A proxy in front of PostgreSQL that can lose the answer to a commit: the server has done it, the client cannot know."""
+"""A proxy in front of PostgreSQL that can lose the answer to a commit: the server did it, the client cannot know."""
 
 from __future__ import annotations
 

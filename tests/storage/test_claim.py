@@ -196,6 +196,12 @@ def test_a_pod_that_left_claims_nothing(storage: Storage, who: Incarnation) -> N
     assert storage.counts()["letters"].pending == 1
 
 
+def test_a_pod_that_never_registered_claims_nothing(storage: Storage, who: Incarnation) -> None:
+    storage.enqueue([plain_job()])
+    assert storage.claim(Incarnation(replace(who.pod, id=who.pod.id + 1)), "letters", 1) == []
+    assert storage.counts()["letters"].pending == 1
+
+
 def test_a_reaped_pod_claims_nothing(storage: Storage, url: str, who: Incarnation, other: Incarnation) -> None:
     new = plain_job()
     storage.enqueue([new])

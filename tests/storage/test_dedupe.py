@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from forge.job import Cancelled, Dead, Deduped, Done, Enqueued, Failed, Outcome, Snooze, Status, Throttled
+from forge.job import Cancelled, Dead, Deduped, Done, Enqueued, Failed, Outcome, Receipt, Snooze, Status, Throttled
 from forge.storage import Storage
 from forge.storage.contract import Incarnation
 
@@ -33,7 +33,14 @@ def test_a_taken_key_answers_the_job_that_has_it_and_stores_nothing(storage: Sto
 def test_in_one_batch_the_first_of_a_key_wins(storage: Storage) -> None:
     a, b = full_job(dedupe_key="a"), full_job(dedupe_key="b")
     jobs = [a, full_job(dedupe_key="a"), b, plain_job(), full_job(dedupe_key="b"), full_job(dedupe_key="a")]
-    expected = [Enqueued(a.id), Deduped(a.id), Enqueued(b.id), Enqueued(jobs[3].id), Deduped(b.id), Deduped(a.id)]
+    expected: list[Receipt] = [
+        Enqueued(a.id),
+        Deduped(a.id),
+        Enqueued(b.id),
+        Enqueued(jobs[3].id),
+        Deduped(b.id),
+        Deduped(a.id),
+    ]
     assert told(storage.enqueue(jobs)) == told(expected)
     assert sorted(storage.get(ids(jobs))) == sorted([a.id, b.id, jobs[3].id])
 

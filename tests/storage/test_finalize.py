@@ -141,6 +141,26 @@ def test_a_poison_job_is_dead_at_exactly_max_crashes(storage: Storage, who: Inca
     assert [e["message"] for e in one(storage, new.id).errors] == ["killed by SIGABRT"] * max_crashes
 
 
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_job_that_ends_by_a_crash_keeps_its_attempt_in_the_row(
+    storage: Storage, who: Incarnation, asked: bool
+) -> None:
+    new = full_job()
+    claim = claimed(storage, who, new)
+    if asked:
+        storage.cancel([new.id])
+    before = one(storage, new.id)
+    with during(storage) as when:
+        storage.finalize([Ending(claim, Released("killed by SIGBUS", crashed=True), traceback="at 0")], max_crashes=1)
+    assert one(storage, new.id) == replace(
+        before,
+        status=Status.CANCELLED if asked else Status.DEAD,
+        crashes=1,
+        finished_at=when,
+        errors=(error(when, 1, "cancelled by user" if asked else "killed by SIGBUS", "at 0"),),
+    )
+
+
 def test_refunds_and_failures_add_up(storage: Storage, who: Incarnation) -> None:
     claim = claimed(storage, who, full_job())
     seen = []
@@ -192,8 +212,10 @@ def expected_after(before: Job, outcome: Outcome, when: Any) -> Job:
             return replace(back, run_at=when + 60)
         case Snooze():
             return replace(back, run_at=when + outcome.seconds)
+        case Released(crashed=True):
+            return replace(back, run_at=when + 50, crashes=1)
         case Released():
-            return replace(back, run_at=when + 50, crashes=int(outcome.crashed))
+            return replace(back, status=Status.FAILED, run_at=when + 50)
     raise AssertionError(outcome)
 
 

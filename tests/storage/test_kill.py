@@ -42,7 +42,7 @@ def run_and_kill(url: str, folder: Path, number: int, rng: random.Random) -> lis
                 assert not pipe.poll(0.001), pipe.recv()
                 assert process.is_alive()
         for process, _ in random.Random(number).sample(running, len(running)):
-            time.sleep(rng.uniform(0, 0.03))
+            time.sleep(rng.uniform(0, 0.02))
             assert process.pid is not None
             os.kill(process.pid, signal.SIGKILL)
     finally:

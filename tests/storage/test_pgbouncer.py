@@ -17,7 +17,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from forge.job import Deduped, Done, Ending, Enqueued, JobFilter, NewJob, Receipt, Status
+from forge.job import Claim, Deduped, Done, Ending, Enqueued, JobFilter, NewJob, Receipt, Status
 from forge.storage import Storage, open_storage
 from forge.storage.contract import LowWater, Want
 
@@ -115,7 +115,7 @@ def live(storage: Storage, number: int) -> list[NewJob]:
     queue, water = f"q{number}", LowWater()
     who = storage.register(f"pod-{number}", [queue], "here", number)
     made: list[NewJob] = []
-    claims = []
+    claims: list[Claim] = []
     for turn in range(8):
         jobs = [plain_job(queue), full_job(queue=queue, dedupe_key=f"{number}-{turn}"), *plain_jobs(30, queue)]
         storage.enqueue(jobs[:2])

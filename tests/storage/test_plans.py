@@ -1,7 +1,7 @@
 """Plans do not rot: a claim reads about n index entries whatever the backlog, the history and the statistics are.
 
-The plans are made, and cached, while the tables are empty; then 1,000,000 pending and 1,000,000 finished jobs appear without
-anyone telling the planner.
+The plans are made, and cached, while the tables are empty; then 1,000,000 pending and 1,000,000 finished jobs appear
+without anyone telling the planner.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import apsw
 import psycopg
 import pytest
 from psycopg import RawCursor
@@ -19,6 +20,7 @@ from forge.job import Done, Ending, NewJob
 from forge.storage import Storage, open_storage
 from forge.storage.contract import LowWater
 from forge.storage.postgres import PostgresStorage
+from forge.storage.sqlite import SqliteStorage
 from forge.storage.statements import load_queries
 from tests.conftest import new_database
 
@@ -27,14 +29,17 @@ N = 100
 
 PENDING = """
 insert into forge.job (id, queue, kind, payload, priority, run_at)
-select ('00000000-0000-7000-8000-' || lpad(to_hex(i), 12, '0'))::uuid, case when mod(i, 4) = 0 then 'other' else 'default' end, 'k', '{}', mod(i, 3),
+select ('00000000-0000-7000-8000-' || lpad(to_hex(i), 12, '0'))::uuid,
+       case when mod(i, 4) = 0 then 'other' else 'default' end, 'k', '{}', mod(i, 3),
        now() + case when mod(i, 3) = 0 then interval '1 day' else interval '-1 day' end + i * interval '1 microsecond'
   from generate_series(1, %s) i"""
 
 FINISHED = """
-insert into forge.job_history (id, run_at, enqueued_at, timeout, status, priority, attempts, max_attempts, crashes, queue,
-                               kind, payload)
-select ('00000000-0000-7000-9000-' || lpad(to_hex(i), 12, '0'))::uuid, now(), now(), 600, 'done', 0, 1, 5, 0, 'default', 'k', '{}' from generate_series(1, %s) i"""
+insert into forge.job_history (id, run_at, enqueued_at, timeout, status, priority, attempts, max_attempts, crashes,
+                               queue, kind, payload)
+select ('00000000-0000-7000-9000-' || lpad(to_hex(i), 12, '0'))::uuid, now(), now(), 600, 'done', 0, 1, 5, 0,
+       'default', 'k', '{}'
+  from generate_series(1, %s) i"""
 
 
 def warm_up(storage: Storage, rounds: int = 12) -> None:
@@ -54,8 +59,8 @@ def full_postgres(pg_server: str, pg_template: str) -> Iterator[tuple[PostgresSt
     with open_storage(pg_url, pool_size=1) as storage, psycopg.connect(pg_url, autocommit=True) as conn:
         assert isinstance(storage, PostgresStorage)
         for table in ("job", "job_history"):
-            conn.execute(f"alter table forge.{table} set (autovacuum_enabled = off)")  # type: ignore[call-overload]
-            conn.execute(f"analyze forge.{table}")  # type: ignore[call-overload]
+            conn.execute(f"alter table forge.{table} set (autovacuum_enabled = off)")
+            conn.execute(f"analyze forge.{table}")
         warm_up(storage)
         conn.execute(PENDING, (MILLION,))
         conn.execute(FINISHED, (MILLION,))
@@ -74,7 +79,9 @@ def entries_read(plan: list[tuple[str]]) -> int:
     return round(total)
 
 
-def test_on_postgresql_a_claim_among_a_million_reads_a_small_multiple_of_n(full_postgres: tuple[PostgresStorage, str]) -> None:
+def test_on_postgresql_a_claim_among_a_million_reads_a_small_multiple_of_n(
+    full_postgres: tuple[PostgresStorage, str],
+) -> None:
     _, url = full_postgres
     queries = load_queries("postgres")
     with psycopg.connect(url) as conn:
@@ -82,13 +89,13 @@ def test_on_postgresql_a_claim_among_a_million_reads_a_small_multiple_of_n(full_
         conn.execute("insert into forge.pod (name, host, pid, queues) values ('p', 'h', 1, '{default}')")
         row = conn.execute("select max(id) from forge.pod").fetchone()
         assert row is not None
-        conn.execute(queries.plan_by_index.sql)  # type: ignore[call-overload]
+        conn.execute(queries.plan_by_index.sql)
         params: dict[str, Any] = {
             "claim": row[0] << 32 | 1, "queue": "default", "n": N, "mark_priority": -32768,
             "mark_run_at": "-infinity", "mark_id": "00000000-0000-0000-0000-000000000000",
         }  # fmt: skip
         explain = "explain (analyze, costs off) " + queries.claim.text("dollar")
-        plan = RawCursor(conn).execute(explain, queries.claim.args("dollar", params)).fetchall()  # type: ignore[call-overload]
+        plan = RawCursor(conn).execute(explain, queries.claim.args("dollar", params)).fetchall()
         text = "\n".join(line for (line,) in plan)
         assert f"rows={N}" in text
         assert "Seq Scan" not in text
@@ -125,3 +132,51 @@ def table_reads(url: str) -> tuple[int, int]:
         ).fetchone()
     assert row is not None
     return int(row[0]), int(row[1])
+
+
+SQLITE_PENDING = """
+with recursive i(i) as (select 1 union all select i + 1 from i where i < ?)
+insert into job (id, queue, kind, payload, priority, run_at, enqueued_at)
+select cast(printf('%016d', i) as blob), iif(i % 4 = 0, 'other', 'default'), 'k', '{}', i % 3,
+       iif(i % 3 = 0, 4000000000000000, 1000000000000000) + i, 0 from i"""
+
+SQLITE_FINISHED = """
+with recursive i(i) as (select 1 union all select i + 1 from i where i < ?)
+insert into job_history (id, run_at, enqueued_at, finished_at, timeout, status, priority, attempts, max_attempts,
+                         crashes, queue, kind, payload)
+select cast(printf('h%015d', i) as blob), i, 0, i, 600, 'done', 0, 1, 5, 0, 'default', 'k', '{}' from i"""
+
+
+def steps_of_a_claim_and_finalize(storage: SqliteStorage) -> int:
+    """Virtual machine steps that SQLite takes for one claim of N jobs and their finalize."""
+    steps: list[int] = []
+    who = storage.register("late", ["default"], "here", 1)
+    with storage._writer.writing() as wrapped:
+        conn: apsw.Connection = wrapped._conn  # type: ignore[attr-defined]
+    conn.trace_v2(
+        apsw.SQLITE_TRACE_PROFILE, lambda seen: steps.append(seen["stmt_status"]["SQLITE_STMTSTATUS_VM_STEP"])
+    )
+    claims = storage.claim(who, "default", N)
+    assert len(claims) == N
+    assert storage.finalize([Ending(claim, Done()) for claim in claims]) == []
+    conn.trace_v2(0, None)
+    return sum(steps)
+
+
+def test_on_sqlite_a_claim_among_a_million_takes_no_more_steps_than_among_a_thousand(sqlite_url: str) -> None:
+    with open_storage(sqlite_url) as storage:
+        assert isinstance(storage, SqliteStorage)
+        warm_up(storage)
+        taken: list[int] = []
+        for size in (1_000, MILLION):
+            with storage._writer.writing() as conn:
+                if not taken:
+                    conn.rows("analyze")  # of almost nothing: soon wrong by a factor of a thousand
+                conn.rows("delete from job")
+                conn.rows("delete from job_history")
+                conn.rows(SQLITE_PENDING, (size,))
+                conn.rows(SQLITE_FINISHED, (size,))
+            taken.append(steps_of_a_claim_and_finalize(storage))
+    few, many = taken
+    assert few > N
+    assert many <= 1.3 * few

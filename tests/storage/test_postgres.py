@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import queue
 import random
 import threading
+import time
 from collections.abc import Callable
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Self
 
 import psycopg
 import pytest
@@ -15,10 +18,12 @@ from forge.job import Deduped, Done, Ending, Enqueued, JobFilter, Status
 from forge.storage import Storage, open_storage
 from forge.storage.contract import LowWater, Want
 
-from .helpers import check_whole, claimed, end, full_job, ids, new_id, plain_job, plain_jobs, statuses, told
+from .helpers import check_whole, claimed, end, full_job, ids, new_id, plain_job, plain_jobs, told
 
 TERMINATE = """select pg_terminate_backend(pid) from pg_stat_activity
                 where datname = current_database() and application_name = 'forge'"""
+
+WAITING = "select 1 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
 
 
 def test_forge_can_live_in_a_schema_of_another_name(empty_pg_url: str) -> None:
@@ -102,7 +107,7 @@ def test_a_listener_hears_only_of_queues_that_want_wake_ups(pg_url: str) -> None
 
 
 def test_every_verb_survives_the_loss_of_all_connections_before_it(pg_url: str) -> None:
-    with open_storage(pg_url) as storage, psycopg.connect(pg_url, autocommit=True) as killer:
+    with open_storage(pg_url, pool_size=1) as storage, psycopg.connect(pg_url, autocommit=True) as killer:
         for verb in every_verb(storage):
             assert len(killer.execute(TERMINATE).fetchall()) >= 1
             verb()
@@ -144,53 +149,73 @@ def every_verb(storage: Storage) -> list[Callable[[], Any]]:
     ]
 
 
+def test_a_restart_that_ends_more_connections_than_a_verb_has_tries_costs_no_verb(pg_url: str) -> None:
+    with open_storage(pg_url, pool_size=8) as storage, psycopg.connect(pg_url, autocommit=True) as killer:
+        with psycopg.connect(pg_url) as blocker, ThreadPoolExecutor(8) as pool:
+            blocker.execute("lock table forge.pod")
+            waiting = [pool.submit(storage.pods) for _ in range(8)]
+            while len(killer.execute(WAITING).fetchall()) < 8:
+                time.sleep(0.01)
+            blocker.rollback()
+            assert [found.result() for found in waiting] == [[]] * 8
+        assert len(killer.execute(TERMINATE).fetchall()) == 8
+        assert storage.pods() == []
+
+
 def test_jobs_survive_backends_that_are_terminated_under_every_verb(pg_url: str) -> None:
-    rng = random.Random(5)
-    moved, over = threading.Semaphore(0), threading.Event()
-
-    def kill() -> None:
-        with psycopg.connect(pg_url, autocommit=True) as killer:
-            while moved.acquire() and not over.is_set():
-                over.wait(rng.uniform(0, 0.01))
-                killer.execute(TERMINATE)
-                while moved.acquire(blocking=False):  # at most one kill for each verb: a fourth would be an outage
-                    pass
-
-    killer = threading.Thread(target=kill)
-    killer.start()
-    try:
-        with open_storage(pg_url, pool_size=2) as storage:
-            acknowledged = produce_and_consume(storage, moved.release)
-            over.set()
-            moved.release()
-            killer.join()
-            found = storage.get(acknowledged)
-            assert len(acknowledged) == 30 * 8
-            assert {(job.status, job.attempts) for job in found.values()} == {(Status.DONE, 1)}
-            assert len(found) == len(acknowledged)
-    finally:
-        over.set()
-        moved.release()
-        killer.join()
+    with Killer(pg_url) as killer, open_storage(pg_url, pool_size=2) as storage:
+        who = storage.register("ada", ["letters"], "north", 4711)
+        acknowledged = []
+        for number in range(12):
+            jobs = [*plain_jobs(7), full_job(unique_for=None, dedupe_key=f"k{number}")]
+            killer.may_strike()
+            assert told(storage.enqueue(jobs)) == told([Enqueued(job.id) for job in jobs])
+            acknowledged += ids(jobs)
+            killer.may_strike()
+            claims = storage.claim(who, "letters", 20)
+            killer.may_strike()
+            storage.finalize([Ending(claim, Done()) for claim in claims])
+        killer.stop()
+        for _ in range(5000):  # claims whose answer was lost come again
+            storage.finalize([Ending(claim, Done()) for claim in storage.claim(who, "letters", 100)])
+            if not storage.counts():
+                break
+        found = storage.get(acknowledged)
+        assert [found.get(i) for i in acknowledged if i not in found or found[i].status != Status.DONE] == []
+        assert {job.attempts for job in found.values()} == {1}
     check_whole(pg_url)
 
 
-def produce_and_consume(storage: Storage, moved: Callable[[], None]) -> list[Any]:
-    """Thirty rounds of enqueue, claim and finalize, saying after each verb that it is done; the ids acknowledged."""
-    who = storage.register("ada", ["letters"], "north", 4711)
-    acknowledged = []
-    for number in range(30):
-        jobs = [*plain_jobs(7), full_job(unique_for=None, dedupe_key=f"k{number}")]
-        assert told(storage.enqueue(jobs)) == told([Enqueued(job.id) for job in jobs])
-        acknowledged += ids(jobs)
-        moved()
-        claims = storage.claim(who, "letters", 10)
-        moved()
-        storage.finalize([Ending(claim, Done()) for claim in claims])
-        moved()
-    while set(statuses(storage, acknowledged)) != {Status.DONE}:  # claims whose answer was lost come again
-        storage.finalize([Ending(claim, Done()) for claim in storage.claim(who, "letters", 100)])
-    return acknowledged
+class Killer:
+    """A thread that terminates forge's backends, at most once per verb: a verb is tried four times, not forever."""
+
+    def __init__(self, url: str) -> None:
+        self._conn = psycopg.connect(url, autocommit=True)
+        self._random = random.Random(5)
+        self._verbs: queue.SimpleQueue[float | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run)
+
+    def may_strike(self) -> None:
+        """A verb begins: perhaps it will be hit, in its middle or not."""
+        if self._random.random() < 0.5:
+            self._verbs.put(self._random.uniform(0, 0.005))
+
+    def stop(self) -> None:
+        self._verbs.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (pause := self._verbs.get()) is not None:
+            time.sleep(pause)
+            self._conn.execute(TERMINATE)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        self._conn.close()
 
 
 def test_a_key_raced_for_by_threads_of_one_storage_is_won_once(pg_url: str) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -54,8 +56,8 @@ def test_of_two_finalizers_of_one_job_the_later_changes_nothing(storage: Storage
 def test_sixteen_cancellers_and_four_workers_agree_on_every_job(storage: Storage, url: str, seed: int) -> None:
     jobs = [plain_job("race", dedupe_key=f"k{n}" if n % 2 else None, max_attempts=2) for n in range(400)]
     storage.enqueue(jobs)
-    cancellers = [(children.cancel_each, (url, ids(jobs), seed * 100 + n)) for n in range(16)]
-    workers = [(children.work_off, (url, f"worker-{n}", "race", seed * 100 + n)) for n in range(4)]
+    cancellers: list[Sequence[Any]] = [(children.cancel_each, (url, ids(jobs), seed * 100 + n)) for n in range(16)]
+    workers: list[Sequence[Any]] = [(children.work_off, (url, f"worker-{n}", "race", seed * 100 + n)) for n in range(4)]
     answers = children.race(children.either, cancellers + workers)
     said = [answer for per_canceller in answers[:16] for answer in per_canceller.items()]
     finished = {job_id: outcome for ends in answers[16:] for job_id, outcome in ends if outcome in ("Done", "Dead")}

@@ -56,7 +56,7 @@ def test_an_ended_job_comes_back_due_now(storage: Storage, who: Incarnation, ver
     before = one(storage, claim.id)
     with during(storage) as when:
         assert revive(storage, verb)([claim.id]) == {claim.id}
-    reset = {"attempts": 0, "crashes": 0} if verb == "retry" else {"attempts": 2, "crashes": 1}
+    reset: dict[str, Any] = {"attempts": 0, "crashes": 0} if verb == "retry" else {"attempts": 2, "crashes": 1}
     expected = replace(
         before, status=Status.PENDING, run_at=when, claimed_at=None, finished_at=None, result=None, pod=None, **reset
     )
@@ -73,7 +73,7 @@ def test_a_failed_job_runs_now(storage: Storage, who: Incarnation, verb: str) ->
     before = one(storage, claim.id)
     with during(storage) as when:
         assert revive(storage, verb)([claim.id]) == {claim.id}
-    reset = {"attempts": 0, "crashes": 0} if verb == "retry" else {"attempts": 2, "crashes": 1}
+    reset: dict[str, Any] = {"attempts": 0, "crashes": 0} if verb == "retry" else {"attempts": 2, "crashes": 1}
     assert one(storage, claim.id) == replace(before, status=Status.PENDING, run_at=when, **reset)
 
 

@@ -1,4 +1,4 @@
-"""PostgreSQL behind the storage contract. The SQL is in sql/postgres/queries.sql, with an essay at each hard statement."""
+"""PostgreSQL behind the storage contract. The SQL is in sql/postgres/queries.sql, an essay beside each hard one."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from forge import codec, fastpath
+from forge import fastpath
 from forge.job import (
     ACTIVE,
     ENDED,
@@ -51,18 +50,15 @@ from forge.storage.contract import (
     scan,
 )
 from forge.storage.postgres import schema as schema_of
-from forge.storage.postgres.connection import Connection, Database, Int8Array, Rows, UuidArray, pipeline
+from forge.storage.postgres.bulk import Bulk
+from forge.storage.postgres.connection import Connection, Database, Int8Array, Rows, pipeline
 from forge.storage.postgres.endings import Batch
 from forge.storage.postgres.listener import PostgresListener
+from forge.storage.postgres.rows import as_claims, as_job, bare_claim, columns, fields, packed_ids, uuid_of
 from forge.storage.statements import check_schema_name, load_queries
 
 __all__ = ["PostgresStorage"]
 
-_EPOCH_2000 = 946_684_800_000_000  # µs between 1970 and PostgreSQL's own epoch
-_COPY_HEAD = b"PGCOPY\n\xff\r\n\x00" + bytes(8)
-_COPY_TAIL = b"\xff\xff"
-_COPY_CHUNK = 5_000  # rows encoded between two writes: a megabyte or so
-_COPY_FROM = 20  # jobs; below, one INSERT is a round trip less
 _START = (-32_768, datetime(1, 1, 1, tzinfo=UTC), UUID(int=0))
 _LAST_ID = UUID(int=(1 << 128) - 1)
 # A claim whose answer was lost can still commit while its backend works on: look for it this long, once a second.
@@ -109,12 +105,12 @@ class PostgresStorage(Storage):
 
     # -- producing ---------------------------------------------------------------------------------------------
 
-    def enqueue(self, jobs: Sequence[NewJob]) -> list[Receipt]:
-        if len(jobs) >= _COPY_FROM and not any(job.dedupe_key for job in jobs):
-            try:
-                return self._copy(jobs)
-            except psycopg.errors.UniqueViolation:
-                pass  # some are known already: sent again after a lost answer
+    def enqueue(self, jobs: Iterable[NewJob]) -> list[Receipt]:
+        bulk = Bulk(self._db, self._queries, jobs)
+        receipts = bulk.store()
+        return receipts if receipts is not None else self._insert(bulk.all())
+
+    def _insert(self, jobs: Sequence[NewJob]) -> list[Receipt]:
         several = any(job.on_conflict != "keep" for job in jobs)
 
         def work(conn: Connection) -> list[Receipt]:
@@ -126,11 +122,14 @@ class PostgresStorage(Storage):
         return self._db.attempt(work)
 
     def enqueue_plan(self, jobs: Sequence[NewJob]) -> Plan:
+        if len(jobs) == 1 and jobs[0].dedupe_key is None:
+            yield Step(self._queries.enqueue_one, fields(jobs[0]))
+            return [Enqueued(jobs[0].id)]
         owner: dict[UUID, UUID] = {}
         waiting = list(jobs)
         while waiting:
-            rows = yield Step(self._queries.enqueue, _columns(waiting))
-            owner |= {waiting[row[0] - 1].id: _uuid(row[1]) for row in rows if row[1] is not None}
+            rows = yield Step(self._queries.enqueue, columns(waiting))
+            owner |= {waiting[row[0] - 1].id: uuid_of(row[1]) for row in rows if row[1] is not None}
             # No owner yet: a racing producer took the key after our statement began. Now we can see it.
             waiting = [job for job in waiting if job.id not in owner]
         for job in jobs:
@@ -144,39 +143,6 @@ class PostgresStorage(Storage):
         at = job.run_at.timestamp() if job.run_at else None
         return Step(self._queries.push_run_at, {"id": str(owner), "run_at": at, "delay": job.delay})
 
-    def _copy(self, jobs: Sequence[NewJob]) -> list[Receipt]:
-        """Bulk: one COPY in binary, all or nothing."""
-        timed = any(job.run_at is not None or job.delay for job in jobs)
-        statement = (self._queries.copy_jobs_timed if timed else self._queries.copy_jobs).sql
-        notify = Step(self._queries.notify, {"queues": list({job.queue for job in jobs})})
-
-        def work(conn: Connection) -> None:
-            now = pipeline(conn, [Step(self._queries.clock, {})])[0].fetchall()[0][0] if timed else 0.0
-            with conn.transaction(), conn.cursor() as cursor:
-                with cursor.copy(statement) as copy:  # type: ignore[arg-type]
-                    copy.write(_COPY_HEAD)
-                    for i in range(0, len(jobs), _COPY_CHUNK):
-                        chunk = jobs[i : i + _COPY_CHUNK]
-                        copy.write(fastpath.copy_rows(chunk, [_micros(job, now) for job in chunk] if timed else None))
-                    copy.write(_COPY_TAIL)
-                if self._ended_before(conn, jobs):
-                    raise psycopg.errors.UniqueViolation("a job of this bulk has ended already")
-                pipeline(conn, [notify])
-
-        try:
-            self._db.attempt(work)
-        except Exception as e:
-            if isinstance(e.__cause__, psycopg.errors.UniqueViolation):
-                raise e.__cause__ from None
-            raise
-        return [Enqueued(job.id) for job in jobs]
-
-    def _ended_before(self, conn: Connection, jobs: Sequence[NewJob]) -> bool:
-        ids = sorted((job.id for job in jobs), key=lambda id_: id_.int)
-        span = Step(self._queries.ended_between, {"first": ids[0], "last": ids[-1]})
-        exact = Step(self._queries.ended_already, {"ids": _ids(ids)})
-        return all(pipeline(conn, [step])[0].fetchall()[0][0] for step in (span, exact))
-
     # -- claiming and ending -----------------------------------------------------------------------------------
 
     def claim(self, who: Incarnation, queue: str, n: int, low_water: LowWater | None = None) -> list[Claim]:
@@ -187,7 +153,7 @@ class PostgresStorage(Storage):
                 # A token of its own for each try: the lost one may yet commit, and must be told apart.
                 with _Doubt(who) as token:
                     steps = [Step(self._queries.plan_by_index_unsynced, {}), self._claim_step(token, queue, n, mark)]
-                    return _claims(pipeline(conn, steps)[-1], token, queue)
+                    return as_claims(pipeline(conn, steps)[-1], token, queue)
 
             return self._db.attempt(work)
 
@@ -216,9 +182,10 @@ class PostgresStorage(Storage):
                 cursors = pipeline(conn, [*steps, *claim_steps])
                 taken = cursors[len(steps) :]
                 for token, want, mark, cursor in zip(tokens, wants, marks, taken, strict=True):
-                    claims = _claims(cursor, token, want.queue)
-                    want.low_water.note(claims, mark is None, began, time.monotonic())
-                    if len(claims) < want.n and mark is not None:
+                    claims = as_claims(cursor, token, want.queue)
+                    now = time.monotonic()
+                    want.low_water.note(claims, mark is None, began, now)
+                    if len(claims) < want.n and mark is not None and want.low_water.may_start_over(now):
                         want.low_water.forget()
                     found += claims
             return cursors, found
@@ -226,7 +193,10 @@ class PostgresStorage(Storage):
         return self._end(endings, max_crashes, run)
 
     def _end(
-        self, endings: Sequence[Ending], max_crashes: int, run: Callable[[Connection, Sequence[Step]], tuple[list[Rows], Any]]
+        self,
+        endings: Sequence[Ending],
+        max_crashes: int,
+        run: Callable[[Connection, Sequence[Step]], tuple[list[Rows], Any]],
     ) -> tuple[list[Ending], Any]:
         """Finalize with whatever else `run` puts into the same transaction."""
         tries = 0
@@ -247,13 +217,20 @@ class PostgresStorage(Storage):
     def _still_stale(self, stale: Sequence[Ending]) -> list[Ending]:
         """After a lost answer: an ending that is in history under its own token had succeeded the first time."""
         ids, tokens = [e.claim.id for e in stale], [e.claim.token for e in stale]
-        rows = self._rows("finalized_before", ids=_ids(ids), claims=Int8Array(fastpath.int8_array(tokens)))
+        rows = self._rows("finalized_before", ids=packed_ids(ids), claims=Int8Array(fastpath.int8_array(tokens)))
         before = {row[0] for row in rows}
         return [e for e in stale if e.claim.id not in before]
 
     def _claim_step(self, token: int, queue: str, n: int, mark: tuple[int, Any, UUID] | None) -> Step:
         priority, run_at, last = mark or _START
-        params = {"claim": token, "queue": queue, "n": n, "mark_priority": priority, "mark_run_at": run_at, "mark_id": last}
+        params = {
+            "claim": token,
+            "queue": queue,
+            "n": n,
+            "mark_priority": priority,
+            "mark_run_at": run_at,
+            "mark_id": last,
+        }
         return Step(self._queries.claim, params)
 
     def _settle_doubts(self, who: Incarnation) -> None:
@@ -264,7 +241,7 @@ class PostgresStorage(Storage):
         for token, (until, look) in list(self._doubts.items()):
             if now < look:
                 continue
-            claims = _claims(self._db.run(Step(self._queries.claimed, {"claim": token}))[0], token, "")
+            claims = as_claims(self._db.run(Step(self._queries.claimed, {"claim": token}))[0], token, "")
             self.finalize([Ending(claim, Released()) for claim in claims])
             self._doubts[token] = (until, now + 1.0)
             if now >= until:
@@ -296,7 +273,7 @@ class PostgresStorage(Storage):
         total = 0
         while True:
             rows = self._rows("claims_of_pod", pod=pod, limit=1000)
-            endings = [Ending(_bare_claim(*row), outcome, delay) for row in rows]
+            endings = [Ending(bare_claim(*row), outcome, delay) for row in rows]
             stale = self.finalize(endings)
             total += len(endings) - len(stale)
             if len(rows) < 1000:
@@ -325,7 +302,7 @@ class PostgresStorage(Storage):
 
     def _change(self, name: str, ids: Collection[UUID], **params: Any) -> dict[UUID, Any]:
         """An operator's verb on jobs by id; the keys of those it ended are given back in the same transaction."""
-        packed = _ids(sorted(ids, key=lambda i: i.int))
+        packed = packed_ids(sorted(ids, key=lambda i: i.int))
         steps = [
             Step(self._queries.plan_by_index, {}),
             Step(getattr(self._queries, name), {"ids": packed, **params}),
@@ -337,7 +314,7 @@ class PostgresStorage(Storage):
         return [(row[0], row[1]) for row in self._rows("cancel_requests", pod=who.pod.id)]
 
     def get(self, ids: Collection[UUID]) -> dict[UUID, Job]:
-        return {row[0]: _job(row) for row in self._rows("get", ids=_ids(list(ids)))}
+        return {row[0]: as_job(row) for row in self._rows("get", ids=packed_ids(list(ids)))}
 
     def find(self, where: JobFilter, limit: int = 50, cursor: str | None = None) -> Page:
         params = {
@@ -348,16 +325,8 @@ class PostgresStorage(Storage):
             "tag": where.tag,
             "limit": limit + 1,
         }
-        rows: list[tuple[Any, ...]] = []
-        if not where.statuses or where.statuses & ACTIVE:
-            rows += self._rows("list_live", **params)
-        if not where.statuses or where.statuses & ENDED:
-            happy = not where.statuses or Status.DONE in where.statuses
-            rows += self._rows("list_ended" if happy else "list_unhappy", **params)
-        # A job that ended between the two reads is in both: the later one counts.
-        newest = {row[0]: row for row in rows}
-        found = sorted(newest.values(), key=lambda row: row[0].int, reverse=True)
-        jobs = [_job(row) for row in found[:limit]]
+        found = self._rows(_listing(where.statuses), **params)
+        jobs = [as_job(row) for row in found[:limit]]
         return Page(jobs, jobs[-1].id.hex if len(found) > limit else None)
 
     def counts(self) -> dict[str, Counts]:
@@ -390,6 +359,16 @@ class PostgresStorage(Storage):
         return PostgresListener(self._db)
 
 
+def _listing(statuses: Collection[Status]) -> str:
+    """The query that looks no further than it must."""
+    live, ended = ACTIVE.intersection(statuses), ENDED.intersection(statuses)
+    if bool(live) == bool(ended):  # both, or no filter at all
+        return "list_all"
+    if live:
+        return "list_live"
+    return "list_ended" if Status.DONE in ended else "list_unhappy"
+
+
 class _Doubt:
     """A token that stays doubtful if the statements that use it end in an exception."""
 
@@ -403,79 +382,3 @@ class _Doubt:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
             self._who.doubtful.add(self._token)
-
-
-def _ids(ids: Sequence[UUID]) -> UuidArray:
-    return UuidArray(fastpath.uuid_array(ids))
-
-
-def _uuid(value: Any) -> UUID:
-    """asyncpg and some dialects answer with their own subclass or with text."""
-    return value if type(value) is UUID else UUID(str(value))
-
-
-def _claims(cursor: Rows, token: int, queue: str) -> list[Claim]:
-    """Rows as claims, in claim order (an UPDATE answers in the order of row addresses)."""
-    found = [_make_claim((*row[:3], token, queue, *row[3:])) for row in cursor.fetchall()]
-    found.sort(key=_claim_order)
-    return found
-
-
-_make_claim = Claim._make
-
-
-def _claim_order(claim: Claim) -> tuple[Any, ...]:
-    return claim[0], claim[1], claim[2].int
-
-
-def _bare_claim(id_: UUID, token: int, keyed: bool, queue: str) -> Claim:
-    """Just enough of a claim to end it."""
-    return Claim(0, None, id_, token, queue, "", b"", 0, 0, 0, False, keyed)
-
-
-def _micros(job: NewJob, now: float) -> int:
-    at = job.run_at.timestamp() if job.run_at else now + job.delay
-    return round(at * 1_000_000) - _EPOCH_2000
-
-
-def _columns(jobs: Sequence[NewJob]) -> dict[str, list[Any]]:
-    """Jobs as the arrays of `enqueue`, in types that every driver can send."""
-    return {
-        "ids": [str(job.id) for job in jobs],
-        "queues": [job.queue for job in jobs],
-        "kinds": [job.kind for job in jobs],
-        "payloads": [job.payload.decode() for job in jobs],
-        "priorities": [job.priority for job in jobs],
-        "run_ats": [job.run_at.timestamp() if job.run_at else None for job in jobs],
-        "delays": [float(job.delay) for job in jobs],
-        "max_attempts": [job.max_attempts for job in jobs],
-        "timeouts": [job.timeout for job in jobs],
-        "dedupe_keys": [job.dedupe_key for job in jobs],
-        "unique_fors": [job.unique_for for job in jobs],
-        "keep_results": [job.keep_result for job in jobs],
-        "tags": [_array_literal(job.tags) if job.tags else None for job in jobs],
-    }
-
-
-def _array_literal(items: Iterable[str]) -> str:
-    """A text[] as text: arrays of arrays must be rectangular, tags are not."""
-    quoted = ('"' + item.replace("\\", "\\\\").replace('"', '\\"') + '"' for item in items)
-    return "{" + ",".join(quoted) + "}"
-
-
-def _job(row: Sequence[Any]) -> Job:
-    (id_, queue, kind, status, payload, priority, attempts, max_attempts, crashes, timeout, run_at, enqueued_at, claimed_at,
-     dedupe_key, unique_for, keep_result, tags, errors, cancelled_at, pod, now, finished_at, result) = row  # fmt: skip
-    expired = keep_result is not None and finished_at is not None and (now - finished_at).total_seconds() > keep_result
-    return Job(
-        id=id_, queue=queue, kind=kind, status=Status(status), payload=codec.decode(payload), priority=priority,
-        attempts=attempts, max_attempts=max_attempts, crashes=crashes, timeout=timeout, run_at=_utc(run_at),
-        enqueued_at=_utc(enqueued_at), claimed_at=claimed_at and _utc(claimed_at), finished_at=finished_at and _utc(finished_at),
-        dedupe_key=dedupe_key, unique_for=unique_for, keep_result=keep_result, tags=tuple(tags or ()),
-        errors=tuple(codec.decode(errors)) if errors else (), result=codec.decode(result) if result and not expired else None,
-        cancel_requested_at=cancelled_at and _utc(cancelled_at), pod=pod,
-    )  # fmt: skip
-
-
-def _utc(value: datetime) -> datetime:
-    return value.astimezone(UTC)

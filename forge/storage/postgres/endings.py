@@ -96,7 +96,13 @@ class Batch:
         for (queue, job_only), endings in sorted(groups.items()):  # by queue name: lock order again
             hints = [e.outcome.retry_after for e in endings if isinstance(e.outcome, Throttled)]
             hint = max((h for h in hints if h is not None), default=None)
-            params = {"queue": queue, "job_only": job_only, "hint": hint, "ids": _ids(endings), "claims": _tokens(endings)}
+            params = {
+                "queue": queue,
+                "job_only": job_only,
+                "hint": hint,
+                "ids": _ids(endings),
+                "claims": _tokens(endings),
+            }
             found += [Step(self._queries.ensure_queue, params), Step(self._queries.cool_down, params)]
         self._cool_down_count = len(found)
         return found

@@ -22,7 +22,7 @@ class PostgresListener(Listener):
         if self._conn is None:
             conn = self._db.connect()
             for channel in ("wake", "cancel"):
-                conn.execute(f'listen "{self._db.schema}.{channel}"')  # type: ignore[arg-type]
+                conn.execute(f'listen "{self._db.schema}.{channel}"')
             self._conn = conn
             return {"*"}
         woken: set[str] = set()

@@ -15,10 +15,10 @@ _LOCK = 0x666F726765
 
 def _current(conn: Connection, schema: str) -> int:
     queries = load_queries("postgres", schema)
-    row = conn.execute(queries.schema_exists.sql).fetchone()  # type: ignore[arg-type]
+    row = conn.execute(queries.schema_exists.sql).fetchone()
     if row is None or not row[0]:
         return 0
-    row = conn.execute(queries.schema_version.sql).fetchone()  # type: ignore[arg-type]
+    row = conn.execute(queries.schema_version.sql).fetchone()
     return (row and row[0]) or 0
 
 
@@ -38,9 +38,9 @@ def migrate(db: Database) -> list[tuple[int, str]]:
             conn.execute("select pg_advisory_xact_lock(%s)", (_LOCK,))
             if _current(conn, db.schema) >= number:
                 continue
-            conn.execute(sql)  # type: ignore[arg-type]
+            conn.execute(sql)
             conn.execute(
-                f"insert into {db.schema}.migration (number, title) values (%s, %s)",  # type: ignore[arg-type]
+                f"insert into {db.schema}.migration (number, title) values (%s, %s)",
                 (number, title),
             )
             applied.append((number, title))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -55,7 +55,7 @@ __all__ = ["SqliteStorage"]
 
 _BEFORE_ALL = -(1 << 62)  # a priority
 _AFTER_ALL = b"\xff" * 16  # an id
-_TAKEN_BACK_AT_ONCE = 1000  # claims in one transaction: others wait for it some 10 ms
+_TAKEN_BACK_AT_ONCE = 500  # claims in one transaction: others wait for it some 20 ms
 
 
 class SqliteStorage(Storage):
@@ -113,7 +113,8 @@ class SqliteStorage(Storage):
 
     # -- producing ---------------------------------------------------------------------------------------------
 
-    def enqueue(self, jobs: Sequence[NewJob]) -> list[Receipt]:
+    def enqueue(self, jobs: Iterable[NewJob]) -> list[Receipt]:
+        jobs = list(jobs)  # made before the lock is taken, not while others wait for it
         with self._writing() as (conn, now):
             if any(job.dedupe_key is not None for job in jobs):
                 return run_plan(self._plan(jobs, now), lambda step: conn.rows(step.query.sql, step.params))

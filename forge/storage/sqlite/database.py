@@ -27,8 +27,8 @@ T = TypeVar("T")
 PATIENCE = 30.0  # seconds to wait for other writers
 # Short and uneven: 64 producers in step would meet again and again, and a long sleeper would always come too late.
 SHORTEST_NAP, LONGEST_NAP = 0.001, 0.010
-# How long a fork waits for a verb that another thread is in the middle of.
-FORK_PATIENCE = 5.0
+# How long a fork waits for a verb that another thread is in the middle of: longer than the verb may wait itself.
+FORK_PATIENCE = 60.0
 
 _BUSY, _LOCKED, _READONLY, _FULL, _CANTOPEN, _NOTADB = 5, 6, 8, 13, 14, 26
 _SETTINGS = "pragma synchronous = full", "pragma cache_size = -16000", "pragma temp_store = memory"
@@ -79,6 +79,11 @@ class Database:
 
     def open(self, *, create: bool = False) -> Connection:
         """A new connection. Only a migration creates the file, readable by its owner alone from its first moment."""
+        if self.path in _inherited:
+            raise DatabaseError(
+                f"{self.path} was in use when this process was forked, and SQLite cannot be used in both then; "
+                "close the storage before the fork, or start the process with exec"
+            )
         with _opening:
             if not os.path.exists(self.path):
                 if not create:
@@ -144,7 +149,7 @@ class Database:
 
 
 class Handle:
-    """One connection of forge's, for one thread at a time: opened when first entered, anew after a fork."""
+    """One connection of forge's, for one thread at a time: opened when first used, anew after a fork."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -153,6 +158,7 @@ class Handle:
         self._conn: Connection | None = None
         self._pid = 0
         self._lock = threading.Lock()
+        self._user = 0  # the thread that has the lock
         _handles[id(self)] = weakref.ref(self, _forget(id(self)))
 
     @property
@@ -163,16 +169,20 @@ class Handle:
     @contextlib.contextmanager
     def use(self, *, create: bool = False) -> Iterator[Connection]:
         """The connection, this thread's alone; the library's errors come out as forge's."""
+        if self._pid != os.getpid() and self._conn is not None:
+            self.after_fork_in_child()  # the fork ran no hooks
         with self._lock:
-            if self._conn is None or self._pid != os.getpid():
-                self._abandon()
-                self._db.use_driver(self._db.driver)
-                self.opened_by = self._db.driver
-                self._conn, self._pid = self._db.open(create=create), os.getpid()
+            self._user = threading.get_ident()
             try:
+                if self._conn is None:
+                    self._db.use_driver(self._db.driver)
+                    self.opened_by = self._db.driver
+                    self._conn, self._pid = self._db.open(create=create), os.getpid()
                 yield self._conn
             except ERRORS as e:
                 raise self._db.explain(e) from e
+            finally:
+                self._user = 0
 
     @contextlib.contextmanager
     def writing(self, *, create: bool = False) -> Iterator[Connection]:
@@ -211,40 +221,39 @@ class Handle:
             self._conn.close()
             self._conn = None
 
-    # What a fork does. A connection must not be used in a child, nor even closed there: closing rolls back and tidies
-    # up in memory that it shares with the parent. And it must not simply be left either: the library's record of the
-    # file's locks is the process's, is copied by the fork, and says that this process holds locks which only the
-    # parent has. A new connection in the child would rely on them, and once the parent has gone another process may
-    # delete the log under the child's hands. So every connection is closed just before a fork, in the parent, between
-    # two verbs; both sides open anew when they need one.
+    def before_fork(self) -> None:
+        """In the parent: close between two verbs, and hold the lock until after the fork."""
+        if self._user != threading.get_ident() and self._lock.acquire(timeout=FORK_PATIENCE):
+            self._close()
+            _held.append(self)
 
-    def before_fork(self) -> bool:
-        """Close, and hold the lock until after the fork. False: another thread did not come out of its verb in time."""
-        if not self._lock.acquire(timeout=FORK_PATIENCE):
-            return False
-        self._close()
-        return True
-
-    def after_fork(self, held: bool, *, in_child: bool) -> None:
+    def after_fork_in_parent(self) -> None:
         """Let threads in again."""
-        if held:
-            self._lock.release()
-        elif in_child:
-            self._lock = threading.Lock()  # its holder is no more
-            self._abandon()
+        self._lock.release()
 
-    def _abandon(self) -> None:
-        """Forget a connection that this process inherited: a fork that ran no hooks, or did not get the lock."""
+    def after_fork_in_child(self) -> None:
+        """Whoever held the lock is no more. Leave alone what could not be closed in time: freed, it would be closed."""
+        self._lock = threading.Lock()
+        self._user = 0
         if self._conn is not None and self._pid != os.getpid():
-            # Freeing the object would close it, so it is never freed.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._conn))
             self._conn = None
+            _inherited.add(self.path)
 
+
+# What a fork does to SQLite. A connection must not be used in a child, nor even closed there: closing rolls back and
+# tidies up in memory that it shares with the parent. To drop it and open another is no better: the library's record of
+# the locks on a file is the process's, is copied by the fork, and says that this process holds locks which only its
+# parent has. The new connection relies on them, and once the parent has closed, the log is deleted under the child's
+# hands: in a test, every job it enqueued after that was lost, acknowledged.
+# So all connections are closed before a fork, in the parent, between two verbs, and both sides open anew when they
+# need one. A child that could not be given this (its parent was inside a verb for too long, or was forked by C code
+# that runs no hooks) refuses to open the file.
 
 _handles: dict[int, weakref.ref[Handle]] = {}
-# One fork at a time, and what it has locked.
-_forking = threading.Lock()
-_held: list[tuple[Handle, bool]] = []
+_inherited: set[str] = set()  # paths of files whose locks this process only seems to hold
+_forking = threading.Lock()  # one fork at a time
+_held: list[Handle] = []  # locked for the fork under way
 
 
 def _forget(key: int) -> Callable[[weakref.ref[Handle]], None]:
@@ -261,20 +270,22 @@ def _all_handles() -> list[Handle]:
 
 def _before_fork() -> None:
     _forking.acquire()
-    _held.extend((handle, handle.before_fork()) for handle in _all_handles())
-    _opening.acquire()
+    for handle in _all_handles():
+        handle.before_fork()
 
 
-def _after_fork(in_child: bool) -> None:
-    _opening.release()
-    for handle, held in _held:
-        handle.after_fork(held, in_child=in_child)
-    _held.clear()
+def _after_fork_in_parent() -> None:
+    while _held:
+        _held.pop().after_fork_in_parent()
     _forking.release()
 
 
-os.register_at_fork(
-    before=_before_fork,
-    after_in_parent=lambda: _after_fork(False),
-    after_in_child=lambda: _after_fork(True),
-)
+def _after_fork_in_child() -> None:
+    global _forking, _opening
+    _forking, _opening = threading.Lock(), threading.Lock()
+    _held.clear()
+    for handle in _all_handles():
+        handle.after_fork_in_child()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

@@ -6,6 +6,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+import orjson
+
 from forge.job import Cancelled, Dead, Done, Ending, Failed, Outcome, Released, Snooze, Status, Throttled
 from forge.storage.contract import THROTTLE_GRACE_SECONDS
 from forge.storage.sqlite.drivers import Connection
@@ -110,21 +112,22 @@ class Endings:
         found = self._conn.rows(self._sql.claimed_job.sql, {"id": id_, "token": claim.token})
         if not found:
             return False
-        attempts, max_attempts, crashes, cancelled, errors, queue = found[0]
+        attempts, max_attempts, crashes, cancelled, errors, queue, run_at = found[0]
         crashes += isinstance(outcome, Released) and outcome.crashed
         message = CANCELLED if cancelled else getattr(outcome, "message", None)
         if message is not None:
             errors = add_error(errors, self._now, attempts, message, ending.traceback)
-        status = self._verdict(outcome, attempts, max_attempts, crashes, bool(cancelled))
+        status = self._verdict(ending, attempts, max_attempts, crashes, bool(cancelled))
         if status in (Status.DEAD, Status.CANCELLED):
             end_job(self._conn, self._sql, id_, status, crashes, errors, self._now)
         else:
             attempts -= isinstance(outcome, _REFUNDED)
             params = {"id": id_, "status": status.value, "attempts": attempts, "crashes": crashes, "errors": errors}
-            self._conn.rows(self._sql.give_back.sql, params | {"run_at": self._run_at(ending, queue)})
+            self._conn.rows(self._sql.give_back.sql, params | {"run_at": self._run_at(ending, queue, run_at)})
         return True
 
-    def _verdict(self, outcome: Outcome, attempts: int, max_attempts: int, crashes: int, cancelled: bool) -> Status:
+    def _verdict(self, ending: Ending, attempts: int, max_attempts: int, crashes: int, cancelled: bool) -> Status:
+        outcome = ending.outcome
         if cancelled or isinstance(outcome, Cancelled):
             return Status.CANCELLED
         match outcome:
@@ -134,12 +137,16 @@ class Endings:
                 return Status.DEAD if attempts >= max_attempts else Status.FAILED
             case Released(crashed=True) if crashes >= self._max_crashes:
                 return Status.DEAD
+            case Released(crashed=False) if ending.delay > 0:
+                return Status.FAILED
             case Released() | Snooze() | Throttled():
                 return Status.PENDING
         raise TypeError(f"not an outcome: {outcome!r}")
 
-    def _run_at(self, ending: Ending, queue: str) -> int:
+    def _run_at(self, ending: Ending, queue: str, before: int) -> int:
         outcome = ending.outcome
+        if isinstance(outcome, Released) and ending.delay == 0:
+            return before  # it keeps its place
         if isinstance(outcome, Snooze):
             return after(self._now, outcome.seconds)
         if not isinstance(outcome, Throttled):
@@ -157,7 +164,5 @@ def _spares_queue(outcome: Outcome) -> bool:
 
 def _batch(endings: Sequence[Ending]) -> dict[str, Any]:
     """A batch of claims as the statements take it."""
-    return {
-        "tokens": f"[{','.join([str(e.claim.token) for e in endings])}]",
-        "ids": b"".join([e.claim.id.bytes for e in endings]),
-    }
+    tokens = orjson.dumps([e.claim.token for e in endings]).decode()
+    return {"tokens": tokens, "ids": b"".join([e.claim.id.int.to_bytes(16, "big") for e in endings])}

@@ -12,7 +12,7 @@ from forge.storage.sqlite.drivers import Connection
 
 __all__ = ["SqliteListener"]
 
-# Seconds between two looks. One takes some 5 µs; uneven, so that pods do not look in step.
+# Seconds between two looks. One takes some 10 µs; uneven, so that pods do not look in step.
 SHORTEST_LOOK, LONGEST_LOOK = 0.02, 0.05
 
 

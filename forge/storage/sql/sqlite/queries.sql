@@ -7,9 +7,9 @@
 -- `indexed by` and `cross join` fix the plan of the hot statements whatever the statistics say; a unary plus keeps a
 -- column's index out of it.
 
+-- Plain columns: SQLite 3.40, which Python may bring, answers 1 to every `x is not null` in a RETURNING clause.
 -- part: claim_columns
-priority, run_at, id, kind, cast(payload as blob), attempts, max_attempts, timeout, keep_result is not null,
-dedupe_key is not null
+priority, run_at, id, kind, payload, attempts, max_attempts, timeout, keep_result, dedupe_key
 
 -- part: job_columns
 id, queue, kind, status, payload, priority, attempts, max_attempts, crashes, timeout, run_at, enqueued_at, claimed_at,
@@ -81,7 +81,7 @@ update queue set throttle_attempts = 0, throttled_until = null
 
 -- What decides how any other claim ends.
 -- name: claimed_job
-select attempts, max_attempts, crashes, cancel_requested_at is not null, errors, queue
+select attempts, max_attempts, crashes, cancel_requested_at is not null, errors, queue, run_at
   from job where id = :id and +claim = :token
 
 -- name: give_back

@@ -66,7 +66,7 @@ create table job_history (
     dedupe_key   text,
     tags         text,
     errors       text,
-    result       text check (json_valid(result))
+    result       text check (result is null or json_valid(result))
 ) strict;
 
 -- Retention walks this; rows come in its order, so the last page takes every insert.

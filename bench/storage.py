@@ -35,9 +35,9 @@ def jobs(n: int) -> list[NewJob]:
 def drain(storage: Storage, batch: int) -> int:
     """The loop that a dispatcher is: claim, (run), finalize."""
     who = storage.register("bench", ["default"], "localhost", 1)
-    water, total = LowWater(), 0
+    water, done, total = LowWater(), Done(), 0
     while claims := storage.claim(who, "default", batch, water):
-        stale = storage.finalize([Ending(claim, Done()) for claim in claims])
+        stale = storage.finalize([Ending(claim, done) for claim in claims])
         assert not stale
         total += len(claims)
     storage.deregister(who)

@@ -89,9 +89,10 @@ def test_on_postgresql_a_claim_among_a_million_reads_a_small_multiple_of_n(
         conn.execute("insert into forge.pod (name, host, pid, queues) values ('p', 'h', 1, '{default}')")
         row = conn.execute("select max(id) from forge.pod").fetchone()
         assert row is not None
-        conn.execute(queries.plan_by_index.sql)
+        local = queries.plan_by_index.args("dollar", {"local": True})
+        RawCursor(conn).execute(queries.plan_by_index.text("dollar"), local)
         params: dict[str, Any] = {
-            "claim": row[0] << 32 | 1, "queue": "default", "n": N, "mark_priority": -32768,
+            "unsynced": False, "claim": row[0] << 32 | 1, "queue": "default", "n": N, "mark_priority": -32768,
             "mark_run_at": "-infinity", "mark_id": "00000000-0000-0000-0000-000000000000",
         }  # fmt: skip
         explain = "explain (analyze, costs off) " + queries.claim.text("dollar")

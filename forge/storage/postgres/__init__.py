@@ -60,6 +60,7 @@ from forge.storage.statements import check_schema_name, load_queries
 __all__ = ["PostgresStorage"]
 
 _START = (-32_768, datetime(1, 1, 1, tzinfo=UTC), UUID(int=0))
+_HOT_CONNECTIONS = 2  # one claims while the other ends
 _LAST_ID = UUID(int=(1 << 128) - 1)
 # A claim whose answer was lost can still commit while its backend works on: look for it this long, once a second.
 _DOUBT_SECONDS = 60.0
@@ -73,6 +74,9 @@ class PostgresStorage(Storage):
     def __init__(self, url: str, *, schema: str = "forge", pool_size: int = 4) -> None:
         self._queries = load_queries("postgres", check_schema_name(schema))
         self._db = Database(url, schema, pool_size)
+        # Connections for claiming and ending alone, opened by whoever does that: their planner is set once and for all.
+        settle = Step(self._queries.plan_by_index, {"local": False})
+        self._hot = Database(url, schema, _HOT_CONNECTIONS, settle)
         parts = conninfo_to_dict(self._db.conninfo)
         self.url = f"postgresql://{parts.get('host', 'localhost')}/{parts.get('dbname', '')}"
         self._doubts: dict[int, tuple[float, float]] = {}  # token: (until, next look), monotonic
@@ -81,6 +85,7 @@ class PostgresStorage(Storage):
 
     def close(self) -> None:
         self._db.close()
+        self._hot.close()
 
     def schema_state(self) -> SchemaState:
         return schema_of.state(self._db)
@@ -106,18 +111,24 @@ class PostgresStorage(Storage):
     # -- producing ---------------------------------------------------------------------------------------------
 
     def enqueue(self, jobs: Iterable[NewJob]) -> list[Receipt]:
+        if isinstance(jobs, list) and len(jobs) == 1:
+            return self._insert(jobs)
         bulk = Bulk(self._db, self._queries, jobs)
         receipts = bulk.store()
         return receipts if receipts is not None else self._insert(bulk.all())
 
     def _insert(self, jobs: Sequence[NewJob]) -> list[Receipt]:
+        """By statements; in one transaction where there may be several."""
         several = any(job.on_conflict != "keep" for job in jobs)
 
         def work(conn: Connection) -> list[Receipt]:
-            with ExitStack() as stack:
-                if several:
-                    stack.enter_context(conn.transaction())
-                return run_plan(self.enqueue_plan(jobs), lambda step: pipeline(conn, [step])[0].fetchall())
+            def execute(step: Step) -> list[tuple[Any, ...]]:
+                return pipeline(conn, (step,))[0].fetchall()
+
+            if not several:
+                return run_plan(self.enqueue_plan(jobs), execute)
+            with conn.transaction():
+                return run_plan(self.enqueue_plan(jobs), execute)
 
         return self._db.attempt(work)
 
@@ -152,17 +163,17 @@ class PostgresStorage(Storage):
             def work(conn: Connection) -> list[Claim]:
                 # A token of its own for each try: the lost one may yet commit, and must be told apart.
                 with _Doubt(who) as token:
-                    steps = [Step(self._queries.plan_by_index_unsynced, {}), self._claim_step(token, queue, n, mark)]
-                    return as_claims(pipeline(conn, steps)[-1], token, queue)
+                    step = self._claim_step(token, queue, n, mark, unsynced=True)
+                    return as_claims(self._by_index(conn, [step])[0])
 
-            return self._db.attempt(work)
+            return self._hot.attempt(work)
 
         return scan(low_water, n, once)
 
     def finalize(self, endings: Sequence[Ending], *, max_crashes: int = MAX_CRASHES) -> list[Ending]:
         if not endings:
             return []
-        return self._end(endings, max_crashes, lambda conn, steps: (pipeline(conn, steps), None))[0]
+        return self._end(endings, max_crashes, lambda conn, steps: (self._by_index(conn, steps), None))[0]
 
     def exchange(
         self, who: Incarnation, endings: Sequence[Ending], wants: Sequence[Want], *, max_crashes: int = MAX_CRASHES
@@ -179,10 +190,9 @@ class PostgresStorage(Storage):
                 claim_steps = [
                     self._claim_step(t, w.queue, w.n, m) for t, w, m in zip(tokens, wants, marks, strict=True)
                 ]
-                cursors = pipeline(conn, [*steps, *claim_steps])
-                taken = cursors[len(steps) :]
-                for token, want, mark, cursor in zip(tokens, wants, marks, taken, strict=True):
-                    claims = as_claims(cursor, token, want.queue)
+                cursors = self._by_index(conn, [*steps, *claim_steps])
+                for want, mark, cursor in zip(wants, marks, cursors[len(steps) :], strict=True):
+                    claims = as_claims(cursor)
                     now = time.monotonic()
                     want.low_water.note(claims, mark is None, began, now)
                     if len(claims) < want.n and mark is not None and want.low_water.may_start_over(now):
@@ -201,37 +211,36 @@ class PostgresStorage(Storage):
         """Finalize with whatever else `run` puts into the same transaction."""
         tries = 0
         batch = Batch(self._queries, endings, max_crashes)
-        steps = [Step(self._queries.plan_by_index, {}), *batch.steps()]
+        steps = batch.steps()
 
         def work(conn: Connection) -> tuple[list[Rows], Any]:
             nonlocal tries
             tries += 1
             return run(conn, steps)
 
-        cursors, extra = self._db.attempt(work)
-        batch.read(cursors[1:])
-        if tries > 1 and batch.stale:
-            batch.stale = self._still_stale(batch.stale)
-        return batch.stale, extra
+        cursors, extra = self._hot.attempt(work)
+        batch.read(cursors)
+        return self._not_finalized(batch.stale) if tries > 1 and batch.stale else batch.stale, extra
 
-    def _still_stale(self, stale: Sequence[Ending]) -> list[Ending]:
+    def _not_finalized(self, stale: Sequence[Ending]) -> list[Ending]:
         """After a lost answer: an ending that is in history under its own token had succeeded the first time."""
         ids, tokens = [e.claim.id for e in stale], [e.claim.token for e in stale]
-        rows = self._rows("finalized_before", ids=packed_ids(ids), claims=Int8Array(fastpath.int8_array(tokens)))
-        before = {row[0] for row in rows}
-        return [e for e in stale if e.claim.id not in before]
+        ended = set(self._rows("finalized", ids=packed_ids(ids), claims=Int8Array(fastpath.int8_array(tokens))))
+        return [e for e in stale if (e.claim.id, e.claim.token) not in ended]
 
-    def _claim_step(self, token: int, queue: str, n: int, mark: tuple[int, Any, UUID] | None) -> Step:
+    def _by_index(self, conn: Connection, steps: Sequence[Step]) -> list[Rows]:
+        """Statements whose plans must not depend on statistics. A session of our own is set so once and for all; behind
+        a pooler each transaction is."""
+        if conn.prepare_threshold is not None:
+            return pipeline(conn, steps)
+        return pipeline(conn, [Step(self._queries.plan_by_index, {"local": True}), *steps])[1:]
+
+    def _claim_step(
+        self, token: int, queue: str, n: int, mark: tuple[int, Any, UUID] | None, unsynced: bool = False
+    ) -> Step:
         priority, run_at, last = mark or _START
-        params = {
-            "claim": token,
-            "queue": queue,
-            "n": n,
-            "mark_priority": priority,
-            "mark_run_at": run_at,
-            "mark_id": last,
-        }
-        return Step(self._queries.claim, params)
+        where = {"mark_priority": priority, "mark_run_at": run_at, "mark_id": last}
+        return Step(self._queries.claim, {"claim": token, "queue": queue, "n": n, "unsynced": unsynced, **where})
 
     def _settle_doubts(self, who: Incarnation) -> None:
         """Give back what claims with a lost answer had claimed: nobody runs those jobs, yet their owner is alive."""
@@ -241,7 +250,7 @@ class PostgresStorage(Storage):
         for token, (until, look) in list(self._doubts.items()):
             if now < look:
                 continue
-            claims = as_claims(self._db.run(Step(self._queries.claimed, {"claim": token}))[0], token, "")
+            claims = as_claims(self._db.run(Step(self._queries.claimed, {"claim": token}))[0])
             self.finalize([Ending(claim, Released()) for claim in claims])
             self._doubts[token] = (until, now + 1.0)
             if now >= until:
@@ -303,12 +312,9 @@ class PostgresStorage(Storage):
     def _change(self, name: str, ids: Collection[UUID], **params: Any) -> dict[UUID, Any]:
         """An operator's verb on jobs by id; the keys of those it ended are given back in the same transaction."""
         packed = packed_ids(sorted(ids, key=lambda i: i.int))
-        steps = [
-            Step(self._queries.plan_by_index, {}),
-            Step(getattr(self._queries, name), {"ids": packed, **params}),
-            Step(self._queries.settle_keys, {"ids": packed}),
-        ]
-        return {row[0]: row[1] for row in self._db.run(*steps)[1].fetchall()}
+        steps = [Step(getattr(self._queries, name), {"ids": packed, **params})]
+        steps.append(Step(self._queries.settle_keys, {"ids": packed}))
+        return {row[0]: row[1] for row in self._db.run(*steps)[0].fetchall()}
 
     def cancel_requests(self, who: Incarnation) -> list[tuple[UUID, int]]:
         return [(row[0], row[1]) for row in self._rows("cancel_requests", pod=who.pod.id)]

@@ -108,7 +108,8 @@ _GONE = ("57P01", "57P02", "57P03")  # the sqlstates of a server that ends its s
 class Database:
     """A pool on one DSN, opened at first use and again after a fork (the parent's sockets are never touched)."""
 
-    def __init__(self, url: str, schema: str, pool_size: int) -> None:
+    def __init__(self, url: str, schema: str, pool_size: int, settle: Step | None = None) -> None:
+        """`settle` is run on each new connection, unless a pooler stands in between."""
         try:
             given = {key: str(value) for key, value in conninfo_to_dict(url).items() if value is not None}
             self.conninfo = make_conninfo(**{**_DEFAULTS, **given})
@@ -118,6 +119,7 @@ class Database:
             ) from None
         self.schema = schema
         self.pool_size = pool_size
+        self._settle = settle
         self._pool: ConnectionPool[Connection] | None = None
         self._pid = 0
         self._opening = threading.Lock()
@@ -149,11 +151,20 @@ class Database:
             timeout=10.0,
             num_workers=1,
             open=True,
-            configure=_configure,
+            configure=self._configure,
             kwargs={"autocommit": True, "context": _Context()},
             name="forge",
         )
         self._pid = os.getpid()
+
+    def _configure(self, conn: Connection) -> None:
+        # A pooler answers the start-up with a backend number of its own. Behind one, a prepared statement may be on
+        # another server connection than its execution, and what is set on a session is set for somebody else.
+        row = conn.execute("select pg_backend_pid()", prepare=False).fetchone()
+        behind_pooler = row is None or row[0] != conn.info.backend_pid
+        conn.prepare_threshold = None if behind_pooler else 0
+        if self._settle is not None and not behind_pooler:
+            _execute(conn, self._settle)
 
     def close(self) -> None:
         """Close what this process opened."""
@@ -165,8 +176,13 @@ class Database:
         """Run `work` on a pooled connection, again after a passing failure. `work` must be safe to repeat."""
         for pause in (*retries, None):
             try:
-                with self.pool().connection() as conn:
+                pool = self.pool()
+                conn = pool.getconn()
+                try:
                     return work(conn)
+                finally:
+                    # Not `with pool.connection()`: it commits, which autocommit has done; 20 µs a verb.
+                    pool.putconn(conn)
             except psycopg.Error as e:
                 if pause is None or not self._passing(e):
                     raise self.explain(e) from e
@@ -207,14 +223,6 @@ class Database:
         if isinstance(e, psycopg.OperationalError):
             return self.unreachable(e)
         return DatabaseError(f"PostgreSQL refused: {str(e).strip().splitlines()[0]}")
-
-
-def _configure(conn: Connection) -> None:
-    # A pooler answers the start-up with a backend number of its own. Behind one, a prepared statement may be on
-    # another server connection than its execution.
-    row = conn.execute("select pg_backend_pid()", prepare=False).fetchone()
-    behind_pooler = row is None or row[0] != conn.info.backend_pid
-    conn.prepare_threshold = None if behind_pooler else 0
 
 
 def pipeline(conn: Connection, steps: Sequence[Step]) -> list[Rows]:

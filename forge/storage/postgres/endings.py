@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -22,7 +23,8 @@ class Batch:
     def __init__(self, queries: Queries, endings: Sequence[Ending], max_crashes: int) -> None:
         self._queries = queries
         self._max_crashes = max_crashes
-        self.done: list[Ending] = []
+        self.plain: list[Ending] = []  # done, without a result
+        self.kept: list[Ending] = []  # done, with one
         self.other: list[Ending] = []
         self.stale: list[Ending] = []
         self._split(endings)
@@ -36,44 +38,42 @@ class Batch:
                 self.stale.append(ending)
             else:
                 last = this
-                (self.done if type(ending.outcome) is Done else self.other).append(ending)
+                if type(ending.outcome) is not Done:
+                    self.other.append(ending)
+                elif ending.result is None:
+                    self.plain.append(ending)
+                else:
+                    self.kept.append(ending)
 
     def steps(self) -> list[Step]:
         """What to run, in order, in one transaction."""
         found = []
-        if self.done:
-            found.append(Step(self._queries.finalize_done, self._done_params()))
+        if self.plain:
+            found.append(Step(self._queries.finalize_done, _done_params(self.plain)))
+        if self.kept:
+            results = TextArray(fastpath.text_array([e.result for e in self.kept]))
+            found.append(Step(self._queries.finalize_done_results, _done_params(self.kept) | {"results": results}))
         if self.other:
             found += self._cool_downs()
             found.append(Step(self._queries.finalize_other, self._other_params()))
-        keyed = [e for e in (*self.done, *self.other) if e.claim.keyed]
+        keyed = [e for endings in (self.plain, self.kept, self.other) for e in endings if e.claim.keyed]
         if keyed:
             found.append(Step(self._queries.settle_keys, {"ids": _ids(keyed)}))
         return found
 
     def read(self, cursors: Sequence[Rows]) -> None:
-        """Find the stale ones in what `steps` answered. Rows are fetched only when some are missing."""
-        at = 0
-        if self.done:
-            self._missing(self.done, cursors[0])
-            at = 1
+        """Learn from the answers which endings were stale."""
+        answers = iter(cursors)
+        for endings in (self.plain, self.kept):
+            if endings:
+                count, ids, tokens = next(answers).fetchall()[0]
+                if count != len(endings):
+                    self._missing(endings, set(zip(ids, tokens, strict=True)))
         if self.other:
-            self._missing(self.other, cursors[at + self._cool_down_count])
+            self._missing(self.other, set(next(itertools.islice(answers, self._cool_down_count, None)).fetchall()))
 
-    def _missing(self, endings: list[Ending], cursor: Rows) -> None:
-        if cursor.rowcount != len(endings):
-            found = {(row[0], row[1]) for row in cursor.fetchall()}
-            self.stale += [e for e in endings if (e.claim.id, e.claim.token) not in found]
-
-    def _done_params(self) -> dict[str, Any]:
-        results = [e.result for e in self.done]
-        return {
-            "ids": _ids(self.done),
-            "claims": _tokens(self.done),
-            "results": None if not any(results) else TextArray(fastpath.text_array(results)),
-            "queues": list({e.claim.queue for e in self.done}),
-            "grace": THROTTLE_GRACE_SECONDS,
-        }
+    def _missing(self, endings: Sequence[Ending], ours: set[tuple[Any, ...]]) -> None:
+        self.stale += [e for e in endings if (e.claim.id, e.claim.token) not in ours]
 
     def _other_params(self) -> dict[str, Any]:
         said = [_describe(e) for e in self.other]
@@ -106,6 +106,12 @@ class Batch:
             found += [Step(self._queries.ensure_queue, params), Step(self._queries.cool_down, params)]
         self._cool_down_count = len(found)
         return found
+
+
+def _done_params(endings: Sequence[Ending]) -> dict[str, Any]:
+    queues = list({e.claim.queue for e in endings})
+    params = {"ids": _ids(endings), "claims": _tokens(endings), "n": len(endings)}
+    return {**params, "queues": queues, "grace": THROTTLE_GRACE_SECONDS}
 
 
 def _order(ending: Ending) -> tuple[int, int]:

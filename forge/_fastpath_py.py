@@ -13,10 +13,11 @@ from typing import Any
 from uuid import UUID, SafeUUID
 
 from forge.errors import InvalidJob
-from forge.job import NewJob
+from forge.job import Claim, NewJob
 
 __all__ = [
     "check_json",
+    "claims",
     "copy_rows",
     "decorrelated",
     "delay",
@@ -109,6 +110,21 @@ def uuids(tick: int, rand: bytes) -> list[UUID]:
         put(found, "is_safe", unknown)
         tick += 1
     return made
+
+
+def claims(rows: list[tuple[Any, ...]], token: int, queue: str) -> list[Claim]:
+    """Rows of SQLite's `claim` as claims: ids from 16 bytes, payloads from text, nulls as booleans."""
+    new, put, unknown = object.__new__, object.__setattr__, SafeUUID.unknown
+    number, make = int.from_bytes, tuple.__new__
+    found = []
+    for priority, run_at, data, kind, payload, attempt, most, timeout, keep, key in rows:
+        id_ = new(UUID)
+        put(id_, "int", number(data, "big"))
+        put(id_, "is_safe", unknown)
+        values = (priority, run_at, id_, token, queue, kind, payload.encode(), attempt, most, timeout, keep is not None,
+                  key is not None)  # fmt: skip
+        found.append(make(Claim, values))  # Claim() costs 0.3 µs more
+    return found
 
 
 def exponential(n: int, base: float, cap: float) -> float:

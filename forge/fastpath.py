@@ -18,6 +18,7 @@ from forge.errors import ConfigError
 __all__ = [
     "IMPL",
     "check_json",
+    "claims",
     "copy_rows",
     "decorrelated",
     "delay",
@@ -49,6 +50,7 @@ if not TYPE_CHECKING:
 
 check_json = _impl.check_json
 uuids = _impl.uuids
+claims = _impl.claims
 exponential = _impl.exponential
 decorrelated = _impl.decorrelated
 faktory = _impl.faktory

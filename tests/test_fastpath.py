@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from forge import _fastpath_py
 from forge.errors import InvalidJob
-from forge.job import NewJob
+from forge.job import Claim, NewJob
 
 # `make setup` builds the extension or fails, so a missing one is an error here and not a reason to skip.
 NATIVE = importlib.import_module("forge._fastpath")
@@ -30,6 +30,7 @@ BOTH = [NATIVE, _fastpath_py]
 FUNCTIONS = [
     "check_json",
     "uuids",
+    "claims",
     "exponential",
     "decorrelated",
     "faktory",
@@ -206,6 +207,18 @@ def test_uuids_have_version_variant_time_and_counter(impl: Any) -> None:
         assert each.is_safe is SafeUUID.unknown
         assert UUID(str(each)) == each
         assert hash(UUID(str(each))) == hash(each)
+
+
+def test_claims_are_made_of_rows_field_by_field(impl: Any) -> None:
+    row = (3, 1_763_257_000_000_001, ID.bytes, "mail.send", '{"to":"é"}', 2, 7, 41, None, "key")
+    kept = (*row[:8], 604_800, None)
+    first, second = impl.claims([row, kept], 5 << 32 | 9, "letters")
+    payload = '{"to":"é"}'.encode()
+    fields = (3, 1_763_257_000_000_001, ID, 5 << 32 | 9, "letters", "mail.send", payload, 2, 7, 41, False, True)
+    assert first == Claim(*fields)
+    assert (type(first), type(first.id), str(first.id)) == (Claim, UUID, str(ID))
+    assert second == first._replace(keep_result=True, keyed=False)
+    assert impl.claims([], 1, "q") == []
 
 
 def test_uuids_needs_whole_randomness(impl: Any) -> None:

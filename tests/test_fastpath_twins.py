@@ -137,3 +137,27 @@ def test_both_encode_arrays_alike(ids: Any, values: Any, texts: Any) -> None:
     agree("uuid_array", ids)
     agree("int8_array", values)
     agree("text_array", texts)
+
+
+rows_of_claims = st.lists(
+    st.tuples(
+        st.integers(),
+        st.integers(),
+        st.binary(min_size=16, max_size=16) | st.binary(max_size=20),
+        text,
+        text,
+        st.integers(),
+        st.integers(),
+        st.integers(),
+        st.none() | st.integers(),
+        st.none() | text,
+    )
+    | st.tuples(st.integers(), st.binary()),
+    max_size=4,
+)
+
+
+@patient
+@given(rows_of_claims, st.integers(), text)
+def test_both_make_the_same_claims_of_rows(rows: list[Any], token: int, queue: str) -> None:
+    agree("claims", rows, token, queue)

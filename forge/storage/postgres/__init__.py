@@ -51,7 +51,7 @@ from forge.storage.contract import (
 )
 from forge.storage.postgres import schema as schema_of
 from forge.storage.postgres.bulk import Bulk
-from forge.storage.postgres.connection import Connection, Database, Int8Array, Rows, pipeline
+from forge.storage.postgres.connection import Connection, Database, Int8Array, Rows, bare, pipeline
 from forge.storage.postgres.endings import Batch
 from forge.storage.postgres.listener import PostgresListener
 from forge.storage.postgres.rows import as_claims, as_job, bare_claim, columns, fields, packed_ids, uuid_of
@@ -111,8 +111,10 @@ class PostgresStorage(Storage):
     # -- producing ---------------------------------------------------------------------------------------------
 
     def enqueue(self, jobs: Iterable[NewJob]) -> list[Receipt]:
-        if isinstance(jobs, list) and len(jobs) == 1:
-            return self._insert(jobs)
+        if isinstance(jobs, list) and len(jobs) == 1 and jobs[0].dedupe_key is None:
+            step = Step(self._queries.enqueue_one, fields(jobs[0]))
+            self._db.attempt(lambda conn: bare(conn, step))
+            return [Enqueued(jobs[0].id)]
         bulk = Bulk(self._db, self._queries, jobs)
         receipts = bulk.store()
         return receipts if receipts is not None else self._insert(bulk.all())

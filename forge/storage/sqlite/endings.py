@@ -69,18 +69,16 @@ class Endings:
         return good, stale
 
     def _finish(self, done: Sequence[Ending]) -> list[Ending]:
-        plain = [e for e in done if e.result is None]
-        kept = [(self._now, e.result.decode(), e.claim.id.bytes, e.claim.token) for e in done if e.result is not None]
-        moved = 0
-        batch = _batch(plain)
-        if plain:
-            moved = self._conn.change(self._sql.finalize_done.sql, batch | {"now": self._now})
-        if kept:
-            moved += self._conn.many(self._sql.finalize_done_result.text("qmark"), kept)
+        found = self._conn.rows(self._sql.rowids.sql, _batch(done))
         stale: list[Ending] = []
-        if moved < len(done):
+        if len(found) < len(done):
             done, stale = self._sort_out(done)
-        self._conn.rows(self._sql.remove_batch.sql, batch if len(plain) == len(done) else _batch(done))
+        batch = {"rowids": orjson.dumps([row[0] for row in found]).decode(), "now": self._now}
+        self._conn.rows(self._sql.finalize_done.sql, batch)
+        self._conn.rows(self._sql.remove_batch.sql, batch)
+        kept = [(e.result.decode(), e.claim.id.bytes) for e in done if e.result is not None]
+        if kept:
+            self._conn.many(self._sql.keep_result.text("qmark"), kept)
         if keyed := [e.claim.id.bytes for e in done if e.claim.keyed]:
             settle_keys(self._conn, self._sql, keyed)
         queues = as_list({e.claim.queue for e in done})

@@ -9,7 +9,7 @@ from uuid import UUID, SafeUUID
 
 import orjson
 
-from forge import codec
+from forge import codec, fastpath
 from forge.codec import clean_text
 from forge.job import Claim, Job, NewJob, Pod, QueueSettings, Status
 from forge.storage.contract import ERRORS_KEPT
@@ -39,7 +39,6 @@ _LAST = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND  # the last 
 
 
 _new, _put, _number, _UNKNOWN = object.__new__, object.__setattr__, int.from_bytes, SafeUUID.unknown
-_make = tuple.__new__
 
 
 def as_uuid(data: bytes) -> UUID:
@@ -86,15 +85,7 @@ def job_params(job: NewJob, now: int) -> tuple[Any, ...]:
 def claims(rows: list[tuple[Any, ...]], token: int, queue: str) -> list[Claim]:
     """Rows of `claim` as claims, in claim order (an UPDATE answers in its own). 16 bytes sort as their UUID does."""
     rows.sort()
-    found = []
-    for priority, at, data, kind, payload, attempt, most, timeout, keep, key in rows:
-        id_ = _new(UUID)  # as in as_uuid, without the call: this loop is a sixth of what a claim costs
-        _put(id_, "int", _number(data, "big"))
-        _put(id_, "is_safe", _UNKNOWN)
-        text, keeps, keyed = payload.encode(), keep is not None, key is not None
-        values = (priority, at, id_, token, queue, kind, text, attempt, most, timeout, keeps, keyed)
-        found.append(_make(Claim, values))  # Claim() costs 0.3 µs more
-    return found
+    return fastpath.claims(rows, token, queue)
 
 
 def add_error(errors: str | None, now: int, attempt: int, message: str, traceback: str | None) -> str:

@@ -54,7 +54,7 @@ from forge.storage.postgres.bulk import Bulk
 from forge.storage.postgres.connection import Connection, Database, Int8Array, Rows, bare, pipeline
 from forge.storage.postgres.endings import Batch
 from forge.storage.postgres.listener import PostgresListener
-from forge.storage.postgres.rows import as_claims, as_job, bare_claim, columns, fields, packed_ids, uuid_of
+from forge.storage.postgres.rows import as_claims, as_job, bare_claim, columns, encoded, fields, packed_ids, uuid_of
 from forge.storage.statements import check_schema_name, load_queries
 
 __all__ = ["PostgresStorage"]
@@ -112,8 +112,8 @@ class PostgresStorage(Storage):
 
     def enqueue(self, jobs: Iterable[NewJob]) -> list[Receipt]:
         if isinstance(jobs, list) and len(jobs) == 1 and jobs[0].dedupe_key is None:
-            step = Step(self._queries.enqueue_one, fields(jobs[0]))
-            self._db.attempt(lambda conn: bare(conn, step))
+            values = encoded(jobs[0])
+            self._db.attempt(lambda conn: bare(conn, self._queries.enqueue_one, values))
             return [Enqueued(jobs[0].id)]
         bulk = Bulk(self._db, self._queries, jobs)
         receipts = bulk.store()

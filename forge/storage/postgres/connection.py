@@ -26,6 +26,7 @@ from psycopg_pool import ConnectionPool, PoolTimeout
 
 from forge.errors import ConfigError, DatabaseError, ForgeError, SchemaError
 from forge.storage.contract import RETRY_DELAYS, Step
+from forge.storage.statements import Query
 
 __all__ = ["Connection", "Database", "Int8Array", "Rows", "TextArray", "UuidArray"]
 
@@ -234,26 +235,26 @@ def pipeline(conn: Connection, steps: Sequence[Step]) -> list[Rows]:
         return [_execute(conn, step) for step in steps]
 
 
-def bare(conn: Connection, step: Step) -> None:
+def bare(conn: Connection, query: Query, values: Sequence[bytes | None]) -> None:
     """One statement through libpq alone, its rows not asked for: 0.13 ms less than through a cursor, where a commit
     takes 0.4. It cannot be interrupted, so it is for statements that wait for nothing but the commit."""
-    query, params = step
-    values = [None if (value := params[name]) is None else str(value).encode() for name in query.names]
     link = conn.pgconn
     if conn.prepare_threshold is None:
         result = link.exec_params(query.text("dollar").encode(), values)
     else:
         # The server's own list would cost a round trip; the connection remembers what was prepared on it.
-        prepared: set[str] = conn.__dict__.setdefault("forge_prepared", set())
-        if query.name not in prepared:
-            _check(conn, link.prepare(query.name.encode(), query.text("dollar").encode()))
-            prepared.add(query.name)
-        result = link.exec_prepared(query.name.encode(), values)  # type: ignore[arg-type]  # None is NULL there too
+        prepared: dict[str, bytes] = conn.__dict__.setdefault("forge_prepared", {})
+        name = prepared.get(query.name)
+        if name is None:
+            name = query.name.encode()
+            _check(conn, link.prepare(name, query.text("dollar").encode()))
+            prepared[query.name] = name
+        result = link.exec_prepared(name, values)  # type: ignore[arg-type]  # None is NULL there too
     _check(conn, result)
 
 
 def _check(conn: Connection, result: PGresult) -> None:
-    if result.status in (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK):
+    if (status := result.status) == ExecStatus.TUPLES_OK or status == ExecStatus.COMMAND_OK:
         return
     if conn.broken or conn.closed:
         raise psycopg.OperationalError(conn.pgconn.get_error_message())

@@ -7,10 +7,14 @@ over one INSERT and commit). The client's side includes all it does: arguments b
 from __future__ import annotations
 
 import gc
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import psycopg
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that it runs by its path
 
 from bench.common import PAYLOAD, arguments, facts, finish, interleaved, median, postgres, ratio, say
 from bench.storage import FORGE_TABLES, tidy

@@ -10,14 +10,18 @@ from __future__ import annotations
 
 import gc
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import psycopg
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that it runs by its path
 
 from bench.common import PAYLOAD, arguments, facts, finish, interleaved, median, postgres, ratio, say
 from bench.raw import LEAN_TABLES, Lean, Raw

@@ -1,6 +1,6 @@
 """Imports point one way. This walks every import statement of every module, also those inside functions.
 
-errors job retry config <- codec fastpath <- storage <- app <- master|worker|cluster|web|faktory <- cli
+errors job retry config <- codec fastpath <- storage <- app <- master|worker|cluster|web|faktory <- cli|testing
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ ROOT = Path(__file__).parent.parent
 
 LAYERS = [
     {"errors", "job", "retry", "config"},
-    {"codec", "fastpath", "_fastpath", "_fastpath_py"},
+    {"codec", "fastpath", "_fastpath", "_fastpath_py", "protocol"},
     {"storage"},
     {"app", ""},  # "" is forge/__init__.py, the public face
     {"master", "worker", "cluster", "web", "faktory"},
-    {"cli"},
+    {"cli", "testing"},
 ]
 RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}
 # These run as processes of their own and do not know each other.
@@ -32,6 +32,7 @@ DRIVERS = {"psycopg", "psycopg_pool", "apsw"}  # loaded with forge.storage and b
 # A user's own: never loaded by forge itself.
 GUESTS = {"sqlalchemy", "django", "asyncpg", "aiosqlite", "psycopg2"}
 BASE = {"errors", "job", "retry", "config"}  # need nothing but Python
+ON_DEMAND = {"config": {"croniter"}}  # but for this, inside a function: schedules are checked with it
 THIRD_PARTY = DRIVERS | GUESTS | {"orjson", "croniter", "setproctitle", "rich"}
 
 
@@ -92,7 +93,7 @@ def fault(part: str, found: Import) -> str | None:
             return f"{target or 'forge itself'} is to the right of {part or 'forge itself'}"
         if target != part and {target, part} <= ALONE:
             return f"{part} and {target} do not know each other"
-    elif part in BASE and top in THIRD_PARTY:
+    elif part in BASE and top in THIRD_PARTY and (top not in ON_DEMAND.get(part, ()) or found.at_load):
         return f"{part} needs nothing but Python, not {top}"
     elif found.at_load and top in DRIVERS and part != "storage":
         return f"{top} is loaded by storage only; import it inside the function that needs it"
@@ -128,6 +129,7 @@ def test_no_import_points_the_wrong_way() -> None:
         ("job.py", "from forge.codec import decode", "job.py:1: codec is to the right of job"),
         ("job.py", "import forge.storage", "storage is to the right of job"),
         ("job.py", "import orjson", "job needs nothing but Python, not orjson"),
+        ("config/checks.py", "import croniter", "config needs nothing but Python, not croniter"),
         ("storage/x.py", "from forge import Forge", "forge itself is to the right of storage"),
         ("storage/x.py", "import forge", "forge itself is to the right of storage"),
         ("codec.py", "from forge import storage", "storage is to the right of codec"),
@@ -162,6 +164,7 @@ def test_a_wrong_import_is_found(tmp_path: Path, path: str, source: str, words: 
         ("app/x.py", "if TYPE_CHECKING:\n    import asyncpg"),
         ("storage/x.py", "import psycopg, apsw\nfrom . import contract\nfrom forge import codec, fastpath"),
         ("codec.py", "import orjson\nfrom forge import fastpath"),
+        ("config/checks.py", "def f():\n    import croniter"),
         ("retry.py", "from forge.errors import InvalidJob\nfrom forge import job"),
     ],
 )

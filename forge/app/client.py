@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ParamSpec, Self, TypeVar, Unpack, cast, overload
 from uuid import UUID
@@ -10,7 +11,7 @@ from uuid import UUID
 from forge.app.connections import Guest
 from forge.app.fields import EnqueueOptions, check_id
 from forge.app.handle import JobHandle, in_thread
-from forge.app.opening import Opening
+from forge.app.opening import Opening, lend
 from forge.app.registry import Handler, HandlerOptions, Registry, Router, kind_of, make_handler, make_router
 from forge.app.tasks import AsyncTask, SyncTask, Task, TaskDecorator, TaskOptions, fields_for
 from forge.codec import check_name, encode_payload
@@ -78,6 +79,12 @@ class Forge:
     def close(self) -> None:
         """Give back the connections. The app can still be used: it connects again."""
         self._opening.close()
+
+    @contextlib.contextmanager
+    def using_storage(self, storage: Storage) -> Iterator[Self]:
+        """Work on another storage for a while; the app's own cannot be opened meanwhile. For tests: `forge.testing`."""
+        with lend(storage, self._opening):
+            yield self
 
     # -- registering -------------------------------------------------------------------------------------------
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import weakref
-from typing import Any, cast
+from collections.abc import Iterator
+from typing import Any, ClassVar, cast
 
 from forge import config
 from forge.storage import Storage, open_storage
 
-__all__ = ["Opening"]
+__all__ = ["Opening", "lend"]
 
 
 class Opening:
     """The storage of one app, opened when first asked for."""
+
+    lent_to_all: ClassVar[Storage | None] = None  # what an app made now works on: see `lend`
 
     def __init__(self, database: str | None, schema: str | None) -> None:
         self._database = database
@@ -23,6 +27,7 @@ class Opening:
         self._config: config.Config | None = None
         self._storage: Storage | None = None
         self._ready: Storage | None = None  # the same, once its schema is known to fit
+        self._lent = Opening.lent_to_all  # a storage to work on instead of the configured one
         _openings.add(self)
 
     @property
@@ -40,12 +45,19 @@ class Opening:
     @property
     def dialect(self) -> str:
         """Which kind of database it is or will be."""
+        if self._lent is not None:
+            return self._lent.dialect
         return "sqlite" if self.config.database.startswith("sqlite:") else "postgres"
 
     @property
     def shown(self) -> str:
         """The database's URL as people may see it."""
-        return config.mask(self.config.database)
+        return config.mask(self.config.database if self._lent is None else self._lent.url)
+
+    @property
+    def is_lent(self) -> bool:
+        """Whether it is another storage than the configured one: see `lend`."""
+        return self._lent is not None
 
     def open(self) -> Storage:
         """The storage. A SQLite file that is empty or missing is made: a newcomer needs no step for it."""
@@ -70,7 +82,7 @@ class Opening:
         """The storage as an object, not yet connected."""
         with self._lock:
             if self._storage is None:
-                self._storage = open_storage(self.config.database, schema=self.config.schema)
+                self._storage = self._lent or open_storage(self.config.database, schema=self.config.schema)
             return self._storage
 
     def _made_ready(self) -> Storage:
@@ -91,9 +103,37 @@ class Opening:
             _inherited.append(self._storage)
         self._lock, self._storage, self._ready = threading.RLock(), None, None
 
+    def point_to(self, target: _Target) -> _Target:
+        """Work on another storage from the next use on; answers what it was before."""
+        with self._lock:
+            self.close()
+            before = self._lent, self._config
+            self._lent, self._config = target
+        return before
 
+
+_Target = tuple[Storage | None, config.Config | None]  # None: the configured one; not read yet
 _openings: weakref.WeakSet[Opening] = weakref.WeakSet()
 _inherited: list[Storage] = []
+
+
+@contextlib.contextmanager
+def lend(storage: Storage, to: Opening | None = None) -> Iterator[None]:
+    """Let an app work on `storage`; by default every app of the process, also one that is made meanwhile.
+
+    Until the end of the block none of them can open its configured database, and what it had open is closed: it opens
+    it again when it is used afterwards. The storage stays the lender's to close.
+    """
+    before_all = Opening.lent_to_all
+    if to is None:
+        Opening.lent_to_all = storage
+    before = {opening: opening.point_to((storage, None)) for opening in ([to] if to else list(_openings))}
+    try:
+        yield
+    finally:
+        Opening.lent_to_all = before_all
+        for opening in before if to else list(_openings):
+            opening.point_to(before.get(opening, (before_all, None)))
 
 
 def _after_fork() -> None:

@@ -76,17 +76,22 @@ class Signature:
             self._check(name, value)
         return tuple(self._parameters)[len(args) : len(bound.args)]
 
+    def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """What each parameter is in this call, defaults too."""
+        bound = self._bound(args, kwargs)
+        bound.apply_defaults()
+        return bound.arguments
+
     def dedupe_key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
         """The key the task's `dedupe=` makes of these arguments."""
         if self._dedupe is None:
             return None
         if callable(self._dedupe):
             return self._dedupe(*args, **kwargs)
-        bound = self._bound(args, kwargs)
-        bound.apply_defaults()
+        arguments = self.arguments(args, kwargs)
         if isinstance(self._dedupe, str):
-            return self._dedupe.format_map(bound.arguments)
-        text = json.dumps(bound.arguments, sort_keys=True, default=repr)
+            return self._dedupe.format_map(arguments)
+        text = json.dumps(arguments, sort_keys=True, default=repr)
         return f"{self.kind}:{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
     @property

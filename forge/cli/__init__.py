@@ -10,8 +10,8 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 
-from forge import config as settings
-from forge.cli import db, doctor, enqueue, jobs, modules, project, queues
+from forge import config
+from forge.cli import db, doctor, enqueue, jobs, modules, project, queues, settings
 from forge.cli.common import Cli, Parser
 from forge.errors import ExitCode, ForgeError
 
@@ -53,8 +53,8 @@ def _complain(text: str, words: Sequence[str]) -> None:
     urls = [*words, *(word.partition("=")[2] for word in words)]
     urls += [os.environ.get(name, "") for name in ("FORGE_DATABASE_URL", "DATABASE_URL")]
     with contextlib.suppress(ForgeError):
-        urls.append(settings.load().database)
-    sys.stderr.write(settings.scrub(text, [url for url in urls if url]) + "\n")
+        urls.append(config.load().database)
+    sys.stderr.write(config.scrub(text, [url for url in urls if url]) + "\n")
 
 
 def _run(words: list[str]) -> int:
@@ -98,7 +98,7 @@ def build() -> Parser:
     queue = group("queue", "Change one queue's settings.")
     change = add(queue, "set", queues.set_queue)
     change.add_argument("name", metavar="NAME")
-    change.add_argument("settings", metavar="KEY=VALUE", nargs="+", help=", ".join(settings.QUEUE_KEYS))
+    change.add_argument("settings", metavar="KEY=VALUE", nargs="+", help=", ".join(config.QUEUE_KEYS))
     for name in ("pause", "resume"):
         add(queue, name, getattr(queues, name)).add_argument("name", metavar="NAME")
     batch = add(top, "prune", queues.prune)
@@ -107,7 +107,7 @@ def build() -> Parser:
     add(database, "migrate", db.migrate)
     add(database, "status", db.status)
     db.add_options(add(database, "sql", db.print_sql))
-    shown = add(group("config", "The settings in force."), "show", project.show_config)
+    shown = add(group("config", "The settings in force."), "show", settings.show_config)
     shown.add_argument("--origin", action="store_true", help="say where each value comes from")
     add(top, "doctor", doctor.doctor)
     add(top, "version", project.version)

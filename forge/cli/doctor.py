@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from forge.cli.common import Cli, counted, sqlite_file
-from forge.cli.modules import known_tasks
 from forge.cli.project import native
 from forge.config import scrub
 from forge.errors import ExitCode, ForgeError
 from forge.fastpath import IMPL
+from forge.worker.modules import known_tasks
 
 __all__ = ["doctor"]
 

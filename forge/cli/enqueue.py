@@ -9,9 +9,9 @@ import orjson
 
 from forge.app import Forge, JobHandle
 from forge.cli.common import Cli, same_database
-from forge.cli.modules import Found, known_tasks
 from forge.config import mask
 from forge.errors import ExitCode, UsageError
+from forge.worker.modules import Found, known_tasks
 
 __all__ = ["enqueue"]
 

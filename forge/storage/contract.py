@@ -71,7 +71,9 @@ class Incarnation:
 
     def __init__(self, pod: Pod) -> None:
         self.pod = pod
-        self.doubtful: set[int] = set()  # tokens of claims whose answer was lost and not yet found out
+        # Tokens of claims whose answer was lost: what they claimed, if anything, is to be found and given back. By
+        # token, the monotonic times of giving up and of the next look.
+        self.doubtful: dict[int, tuple[float, float]] = {}
         self._numbers = itertools.count(1)
 
     def mint(self) -> int:

@@ -50,29 +50,37 @@ def test_config_show_says_what_is_in_force_and_why(
     forge: Shell, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DATABASE_URL", "postgresql://me:hunter2@db/jobs")
-    assert forge.ok("config", "show", "--origin").splitlines() == [
+    lines = forge.ok("config", "show", "--origin").splitlines()
+    assert lines[:4] == [
         'database = "postgresql://me:***@db/jobs"   # DATABASE_URL',
         'schema = "forge"   # default',
         'modules = ["tasks"]   # forge.toml:1',
         "max_payload = 1048576   # default",
-        "",
-        "[queues.default]",
-        "max_workers = 4",
     ]
-    found = forge("config", "show", "-o", "json").json
-    assert (found["database"], found["queues"]) == ("postgresql://me:***@db/jobs", {"default": {"max_workers": 4}})
+    assert "# pid_file is not set   # default" in lines
+    queue = lines.index("[queues.default]   # forge.toml:3")
+    assert lines[queue + 1 : queue + 3] == ["max_workers = 4   # forge.toml:4", 'worker = "process"   # default']
+    found = forge("config", "show", "--origin", "-o", "json").json
+    assert (found["database"], found["queues"]["default"]["max_workers"]) == ("postgresql://me:***@db/jobs", 4)
+    assert found["origin"]["queues.default.max_workers"] == "forge.toml:4"
     assert found["path"] == str(project / "forge.toml")
 
 
-def test_secrets_in_any_table_are_masked(forge: Shell, folder: Path) -> None:
+def test_secrets_in_any_table_are_masked_and_what_is_shown_is_a_file_that_can_be_read(
+    forge: Shell, folder: Path
+) -> None:
     (folder / "forge.toml").write_text(
-        '[faktory]\npassword = "hunter2"\n[web]\nauth = { api_tokens = ["hunter2"], port = 1 }\n'
-        '[pools.x]\nenv = ["redis://u:hunter2@h"]\n[queues."odd name"]\npaused = true\n'
+        '[faktory]\npassword = "hunter2"\n[pools.x]\nkind = "k"\nargv = ["a", "--password=hunter2"]\n'
+        'env = { API_KEY = "hunter2", "odd name" = "redis://u:hunter2@h" }\n[queues."odd name"]\npaused = true\n'
+        '[cron.x]\nkind = "k"\nschedule = "0 3 * * *"\npayload = { secrets = ["hunter2"], n = [{ a = 1 }] }\n'
     )
     for words in (["config", "show"], ["config", "show", "-o", "json"]):
         out = forge.ok(*words)
         assert "hunter2" not in out
-    assert '[queues."odd name"]\npaused = true' in forge.ok("config", "show")
+    shown = forge.ok("config", "show")
+    assert '[queues."odd name"]\n' in shown
+    (folder / "forge.toml").write_text(shown)
+    assert forge.ok("config", "show") == shown
 
 
 def test_options_may_stand_before_the_command(forge: Shell) -> None:

@@ -78,7 +78,7 @@ def test_jobs_whose_finalize_was_in_doubt_ended_once_and_are_not_called_stale(
     jobs = [full_job(priority=n, keep_result=60) for n in range(7)]
     storage.enqueue(jobs)
     claims = storage.claim(who, "letters", 7)
-    proxy.cut_after(7)
+    proxy.cut_after(1)  # a finalize answers one row: how many it ended
     assert storage.finalize([Ending(claim, Done(), result=b"%d" % n) for n, claim in enumerate(claims)]) == []
     assert proxy.cut.wait(10)
     found = storage.get(ids(jobs))
@@ -91,7 +91,7 @@ def test_a_mixed_finalize_in_doubt_counts_each_failure_once(storage: Storage, pr
     storage.enqueue(jobs)
     claims = storage.claim(who, "letters", 9)
     outcomes = [Failed("no luck"), Dead("broken")] + [Done() for _ in range(7)]
-    proxy.cut_after(7)
+    proxy.cut_after(1)  # a finalize answers one row: how many it ended
     storage.finalize([Ending(claim, outcome, 500) for claim, outcome in zip(claims, outcomes, strict=True)])
     assert proxy.cut.wait(10)
     assert statuses(storage, ids(jobs)) == [Status.FAILED, Status.DEAD] + [Status.DONE] * 7
@@ -105,7 +105,7 @@ def test_an_exchange_in_doubt_ends_once_and_its_claims_are_not_stuck(
     jobs = plain_jobs(12)
     storage.enqueue(jobs)
     held = storage.claim(who, "letters", 7)
-    proxy.cut_after(7)
+    proxy.cut_after(5)  # what its claim takes
     stale, claims = storage.exchange(who, [Ending(claim, Done()) for claim in held], [Want("letters", 9, LowWater())])
     assert proxy.cut.wait(10)
     assert stale == []

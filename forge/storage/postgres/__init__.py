@@ -79,7 +79,6 @@ class PostgresStorage(Storage):
         self._hot = Database(url, schema, _HOT_CONNECTIONS, settle)
         parts = conninfo_to_dict(self._db.conninfo)
         self.url = f"postgresql://{parts.get('host', 'localhost')}/{parts.get('dbname', '')}"
-        self._doubts: dict[int, tuple[float, float]] = {}  # token: (until, next look), monotonic
 
     # -- the database ------------------------------------------------------------------------------------------
 
@@ -247,17 +246,14 @@ class PostgresStorage(Storage):
     def _settle_doubts(self, who: Incarnation) -> None:
         """Give back what claims with a lost answer had claimed: nobody runs those jobs, yet their owner is alive."""
         now = time.monotonic()
-        for token in who.doubtful - self._doubts.keys():
-            self._doubts[token] = (now + _DOUBT_SECONDS, now)
-        for token, (until, look) in list(self._doubts.items()):
+        for token, (until, look) in list(who.doubtful.items()):
             if now < look:
                 continue
             claims = as_claims(self._db.run(Step(self._queries.claimed, {"claim": token}))[0])
             self.finalize([Ending(claim, Released()) for claim in claims])
-            self._doubts[token] = (until, now + 1.0)
+            who.doubtful[token] = (until, now + 1.0)
             if now >= until:
-                del self._doubts[token]
-                who.doubtful.discard(token)
+                del who.doubtful[token]
 
     # -- pods --------------------------------------------------------------------------------------------------
 
@@ -389,4 +385,5 @@ class _Doubt:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
-            self._who.doubtful.add(self._token)
+            now = time.monotonic()
+            self._who.doubtful[self._token] = (now + _DOUBT_SECONDS, now)

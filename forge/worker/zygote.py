@@ -1,0 +1,175 @@
+"""The zygote: the process workers are forked from. Started by exec, single-threaded, with no socket but its own.
+
+It imports the handler modules once, freezes the heap so that forked pages stay shared, and forks whenever the master
+asks. A fork from here takes no lock, thread, event loop or database connection along, because there is none; an audit
+after the imports says so, or names what a module has left running.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import random
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+import orjson
+import setproctitle
+
+from forge import config
+from forge.app.registry import Handler
+from forge.errors import ForgeError
+from forge.protocol import Lines
+from forge.retry import Backoff
+from forge.worker.child import Worker
+from forge.worker.modules import Known, known_tasks
+
+__all__ = ["die_with_parent", "main"]
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when its parent dies. Elsewhere than on Linux the closed socket must do."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before the call
+        os._exit(1)
+
+
+class Zygote:
+    """Imports, then forks until told to stop."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._handlers: Mapping[str, Handler] = {}
+        self._children: set[int] = set()
+        self._retired = False
+
+    def run(self, config_path: str | None, flags: Mapping[str, str | None]) -> None:
+        """Everything, from the imports on."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is the master's to interpret
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        settings = config.load(Path(config_path)) if config_path else config.load()
+        known = known_tasks(settings, flags=flags)
+        self._handlers = known.handlers
+        gc.collect()
+        gc.freeze()
+        self._say(ready=True, kinds=_described(known), unsafe=_left_running())
+        # SIGCHLD only has to interrupt the wait; children are collected in the loop.
+        reader, writer = socket.socketpair()
+        writer.setblocking(False)
+        signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._loop(reader)
+
+    def _loop(self, woken: socket.socket) -> None:
+        import selectors
+
+        selector = selectors.DefaultSelector()
+        selector.register(self._control, selectors.EVENT_READ)
+        selector.register(woken, selectors.EVENT_READ)
+        lines = Lines()
+        while not (self._retired and not self._children):
+            for key, _ in selector.select():
+                if key.fileobj is woken:
+                    woken.recv(4096)
+                    continue
+                data, fds, _, _ = socket.recv_fds(self._control, 65536, 16)
+                if not data:
+                    os._exit(0)  # the master is gone; its workers see that too
+                for line in lines.feed(data):
+                    self._obey(orjson.loads(line), fds)
+            self._collect()
+
+    def _obey(self, order: dict[str, Any], fds: list[int]) -> None:
+        if order["do"] == "retire":
+            self._retired = True
+        elif order["do"] == "fork":
+            self._fork(order["label"], fds.pop(0))
+
+    def _fork(self, label: str, fd: int) -> None:
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            _become_worker(parent, label, fd, self._control, self._handlers)
+        os.close(fd)
+        self._children.add(pid)
+        self._say(forked=label, pid=pid)
+
+    def _collect(self) -> None:
+        with suppress(ChildProcessError):
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    return
+                self._children.discard(pid)
+                self._say(exited=pid, status=os.waitstatus_to_exitcode(status))
+
+    def _say(self, **message: Any) -> None:
+        self._control.sendall(orjson.dumps(message) + b"\n")
+
+
+def _become_worker(
+    parent: int, label: str, fd: int, control: socket.socket, handlers: Mapping[str, Handler]
+) -> NoReturn:
+    """In the child: make anew what must not be shared, then serve."""
+    code = 1
+    try:
+        die_with_parent(parent)
+        os.setpgid(0, 0)  # what a handler starts can be killed with it
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        control.close()
+        random.seed()
+        Worker(label, socket.socket(fileno=fd), handlers).run()
+        code = 0
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # the master is gone
+    except BaseException:  # noqa: BLE001 (nothing may run on into the zygote's code)
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        with suppress(Exception):
+            sys.stdout.flush()
+        os._exit(code)
+
+
+def _described(known: Known) -> dict[str, Any]:
+    """What the master, which imports no user code, must know of each kind: how long a retry waits after a timeout."""
+    found = {}
+    for kind, handler in known.handlers.items():
+        curve = handler.backoff if isinstance(handler.backoff, Backoff) else Backoff()
+        found[kind] = {"curve": curve.curve, "base": curve.base, "cap": curve.cap}
+    return found
+
+
+def _left_running() -> list[str]:
+    """What the modules started that does not survive a fork."""
+    return [f"thread {t.name}" for t in threading.enumerate() if t is not threading.main_thread()]
+
+
+def main() -> None:
+    """`python -m forge.worker.zygote FD PARENT CONFIG`, by the master alone."""
+    fd, parent, path = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3] or None
+    die_with_parent(parent)
+    setproctitle.setproctitle("forge: zygote")
+    control = socket.socket(fileno=fd)
+    try:
+        Zygote(control).run(path, {})
+    except ForgeError as e:
+        control.sendall(orjson.dumps({"failed": str(e), "code": int(e.exit_code)}) + b"\n")
+    except (BrokenPipeError, ConnectionResetError):
+        pass
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""The tables of docs/configuration.md, made from the declarations. `python -m tests.config.reference` writes them."""
+
+from __future__ import annotations
+
+import json
+import re
+import typing
+from pathlib import Path
+from typing import Any, Literal
+
+from forge.config.model import Config
+from forge.config.setting import REQUIRED, Section, Slot, slots
+from forge.config.values import wanted
+
+PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
+_MARKED = re.compile(r"(<!-- settings: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def sections() -> dict[str, type[Section]]:
+    """Every table, by the name it is marked with in the page."""
+    found: dict[str, type[Section]] = {"top": Config}
+    for name, slot in slots(Config).items():
+        if section := slot.table or slot.tables:
+            found[name] = section
+            found |= {f"{name}.NAME": each.tables for each in slots(section).values() if each.tables}
+    return found
+
+
+def table(section: type[Section]) -> str:
+    """The reference of one table."""
+    rows = [_row(slot) for slot in slots(section).values() if not slot.table and not slot.tables]
+    return "".join(f"| {' | '.join(row)} |\n" for row in [("key", "default", "takes", "meaning"), ("---",) * 4, *rows])
+
+
+def _row(slot: Slot) -> tuple[str, str, str, str]:
+    return f"`{slot.name}`", _default(slot), _takes(slot), slot.about.help
+
+
+def _default(slot: Slot) -> str:
+    if slot.default is REQUIRED:
+        return "required"
+    if slot.default is None or slot.default in ((), {}):
+        return "none"
+    value: Any = int(slot.default) if isinstance(slot.default, float) else slot.default
+    return f"`{json.dumps(value)}`"
+
+
+def _takes(slot: Slot) -> str:
+    if typing.get_origin(slot.type) is Literal:
+        return ", ".join(f"`{choice}`" for choice in typing.get_args(slot.type))
+    words = wanted(slot).partition(", such as")[0]
+    about = slot.about
+    return f"{words}, moved into {about.low:g} to {about.high:g}" if about.clamp else words
+
+
+def written(page: str) -> str:
+    """The page with its tables as they should be."""
+    known = sections()
+    return _MARKED.sub(lambda m: f"{m[1]}{table(known[m[2]])}{m[3]}", page)
+
+
+def marked(page: str) -> set[str]:
+    """The tables that the page has."""
+    return {m[2] for m in _MARKED.finditer(page)}
+
+
+if __name__ == "__main__":
+    PAGE.write_text(written(PAGE.read_text("utf-8")), "utf-8")

@@ -1,0 +1,212 @@
+"""A project on disk and real `forge-master` processes running it, on both databases."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from forge import Forge
+
+TASKS = '''
+import os, signal, time
+from forge import Dead, Forge, Snooze
+
+app = Forge()
+LEDGER = os.environ["LEDGER"]
+
+
+def note(*words):
+    """One write per event, so that events of many processes never mix."""
+    fd = os.open(LEDGER, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(fd, (" ".join(map(str, words)) + "\\n").encode())
+    os.close(fd)
+
+
+@app.task
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+@app.task
+def slow(n: int, seconds: float) -> int:
+    note("START", n, os.getpid())
+    time.sleep(seconds)
+    note("END", n, os.getpid())
+    return n
+
+
+@app.task
+def die(how: str) -> None:
+    note("START", how, os.getpid())
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif how == "segfault":
+        import ctypes
+        ctypes.string_at(0)
+    elif how == "exit":
+        os._exit(7)
+
+
+@app.task
+def die_once(n: int) -> str:
+    note("START", n, os.getpid())
+    if sum(line.startswith(f"START {n} ") for line in open(LEDGER)) == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "survived"
+
+
+@app.task(timeout=1, max_attempts=1)
+def hang() -> None:
+    note("START", "hang", os.getpid())
+    time.sleep(600)
+
+
+@app.task(max_attempts=1)
+def patient() -> None:
+    note("START", "patient", os.getpid())
+    time.sleep(600)
+
+
+@app.task(max_attempts=2, backoff=lambda n: 0.05)
+def fail(text: str) -> None:
+    raise ValueError(text)
+
+
+@app.task
+def hopeless() -> None:
+    raise Dead("never")
+
+
+@app.task
+async def later(n: int) -> int:
+    return n
+
+
+@app.handler("raw.kind")
+def raw(ctx, payload):
+    return {"attempt": ctx.attempt, "payload": payload}
+
+
+@app.task
+def grandchild() -> None:
+    pid = os.fork()
+    if pid == 0:
+        time.sleep(600)
+    note("GRANDCHILD", pid)
+    time.sleep(600)
+'''
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs (a zombie does not)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def eventually(fact: Callable[[], object], within: float = 30.0) -> None:
+    """Wait until it holds; the time is a bound, not a measure."""
+    end = time.monotonic() + within
+    while not fact():
+        assert time.monotonic() < end, "it never came true"
+        time.sleep(0.01)
+
+
+class Pod:
+    """One `forge-master` and what it says."""
+
+    def __init__(self, folder: Path, env: dict[str, str]) -> None:
+        self.process = subprocess.Popen(
+            [Path(sys.executable).parent / "forge-master", "-c", "forge.toml"],
+            cwd=folder,
+            env=env,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.lines: list[str] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.lines.append(line.rstrip())
+
+    def says(self, words: str) -> bool:
+        return any(words in line for line in self.lines)
+
+    def ready(self) -> Pod:
+        eventually(lambda: self.says("ready in") or self.process.poll() is not None)
+        assert self.process.poll() is None, self.lines
+        return self
+
+    def children(self) -> set[int]:
+        """The zygote and the workers: everything below the master."""
+        found, todo = set(), [self.process.pid]
+        while todo:
+            pid = todo.pop()
+            try:
+                below = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+            except FileNotFoundError:
+                continue
+            found |= {int(child) for child in below}
+            todo += [int(child) for child in below]
+        return found
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        code = self.process.wait(60)
+        self._reader.join(10)
+        return code
+
+
+class Project:
+    """A folder with forge.toml and tasks.py, its database, and its ledger."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self.folder, self.url, self.ledger = folder, url, folder / "ledger"
+        self.ledger.touch()
+        (folder / "tasks.py").write_text(TASKS)
+        self.configure(4)
+        self.env = {**os.environ, "LEDGER": str(self.ledger), "FORGE_DATABASE_URL": url}
+        self.pods: list[Pod] = []
+        self.app = Forge(url)
+
+    def configure(self, workers: int) -> None:
+        (self.folder / "forge.toml").write_text(f'modules = ["tasks"]\n\n[queues.default]\nmax_workers = {workers}\n')
+
+    def start(self) -> Pod:
+        pod = Pod(self.folder, self.env)
+        self.pods.append(pod)
+        return pod.ready()
+
+    def events(self, word: str) -> list[list[str]]:
+        """The ledger's lines that start with the word."""
+        return [line.split() for line in self.ledger.read_text().splitlines() if line.startswith(word + " ")]
+
+    def enqueue(self, task: str, *args: object, **options: object) -> object:
+        payload = {"args": list(args), "kwargs": {}}
+        return self.app.enqueue(f"tasks.{task}", payload, keep_result=True, **options)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def project(tmp_path: Path, url: str) -> Iterator[Project]:
+    made = Project(tmp_path, url)
+    yield made
+    made.app.close()
+    for pod in made.pods:
+        if pod.process.poll() is None:
+            pod.process.kill()
+        pod.process.wait()
+        if pod.process.stderr is not None:
+            pod._reader.join(10)
+            pod.process.stderr.close()

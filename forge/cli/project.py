@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import platform
-import re
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
-
-import orjson
 
 from forge import __version__
-from forge import config as settings
 from forge.cli.common import Cli
 from forge.errors import ExitCode, UsageError
 from forge.fastpath import IMPL
 
-__all__ = ["init", "line", "native", "show_config", "version"]
+__all__ = ["init", "line", "native", "version"]
 
 FILES = {
     "forge.toml": """\
@@ -77,56 +71,6 @@ def init(cli: Cli) -> int:
     cli.print(f"created {', '.join(FILES)}")
     cli.print("next:  forge-master -c forge.toml")
     return ExitCode.OK
-
-
-def show_config(cli: Cli) -> int:
-    """The settings in force, as the lines of a forge.toml; secrets are masked."""
-    found = cli.config
-    values: dict[str, Any] = {
-        "database": cli.shown_url,
-        "schema": found.schema,
-        "modules": list(found.modules),
-        "max_payload": found.max_payload,
-    }
-    tables = _masked(found.tables)
-    if cli.json:
-        document: dict[str, Any] = {**values, **tables, "path": found.path and str(found.path)}
-        cli.document(document | ({"origin": found.origin} if cli.args.origin else {}))
-        return ExitCode.OK
-    for key, value in values.items():
-        origin = f"   # {found.origin[key]}" if cli.args.origin else ""
-        cli.print(f"{key} = {orjson.dumps(value).decode()}{origin}")
-    for line in _toml(tables):
-        cli.print(line)
-    return ExitCode.OK
-
-
-_SECRET = re.compile(r"(?i)password|passwd|secret|token|credential")
-
-
-def _masked(value: Any) -> Any:
-    """Whatever is, or looks like, a secret replaced."""
-    if isinstance(value, Mapping):
-        return {k: "***" if _SECRET.search(k) and not isinstance(v, Mapping) else _masked(v) for k, v in value.items()}
-    if isinstance(value, list):
-        return [_masked(item) for item in value]
-    return settings.mask(value) if isinstance(value, str) else value
-
-
-def _toml(table: Mapping[str, Any], prefix: tuple[str, ...] = ()) -> Iterator[str]:
-    """The lines of nested tables. Values are shown as JSON, which TOML shares for all but dates."""
-    plain = {k: v for k, v in table.items() if not isinstance(v, Mapping)}
-    if prefix and (plain or not table):
-        yield f"\n[{'.'.join(_key(part) for part in prefix)}]"
-    for key, value in plain.items():
-        yield f"{_key(key)} = {orjson.dumps(value, default=str).decode()}"
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _toml(value, (*prefix, key))
-
-
-def _key(text: str) -> str:
-    return text if re.fullmatch(r"[\w-]+", text, re.ASCII) else orjson.dumps(text).decode()
 
 
 def native() -> str:

@@ -246,11 +246,6 @@ class Config(Section):
         """What relative paths are meant from, and where modules are looked for first."""
         return self.path.parent if self.path else Path.cwd()
 
-    @property
-    def tables(self) -> Mapping[str, Any]:
-        """The tables in force as plain dicts; they hold secrets."""
-        return {k: v for k, v in dataclasses.asdict(self).items() if isinstance(v, dict) and v and k != "origin"}
-
     def declared_queues(self) -> Mapping[str, QueueConfig]:
         """The queues that a pod serves; `ConfigError` if there are none."""
         if not self.queues:

@@ -126,13 +126,15 @@ with ended as (
 )
 {moved_ones}
 
--- Every other ending, mixed: each row's own state decides what becomes of it.
+-- Every other ending, mixed: each row's own state decides what becomes of it. Rows are looked up one by one (lateral) and
+-- changed by their ids: a plan cached while the table was empty took the table for the smaller side of a join, and walked
+-- two million jobs a thousand times.
 -- name: finalize_other
 with t as (
     select * from unnest(:ids::uuid[], :claims::bigint[], :outcomes::text[], :delays::float8[], :messages::text[],
                          :tracebacks::text[]) t(id, claim, outcome, delay, message, traceback)
 ), verdict as materialized (
-    select j.id, j.claim, t.outcome, t.message, t.traceback,
+    select j.id, j.claim, t.outcome, t.traceback, j.errors, j.attempts as tried,
            case when t.outcome in ('released', 'crashed') and coalesce(t.delay, 0) = 0 then j.run_at
                 when t.outcome = 'throttled' and (t.delay is null or
                      (select q.throttle from forge.queue q where q.name = j.queue) is distinct from 'hint')
@@ -147,19 +149,19 @@ with t as (
            j.attempts - (t.outcome in ('throttled', 'snoozed', 'released', 'crashed'))::int as attempts,
            j.crashes + (t.outcome = 'crashed')::int as crashes,
            case when j.cancel_requested_at is not null then 'cancelled by user' else t.message end as said
-      from t join forge.job j on j.id = t.id and j.claim + 0 = t.claim
-       for update of j
+      from t cross join lateral (select * from forge.job f where f.id = t.id and f.claim + 0 = t.claim for update) j
 ), noted as materialized (
-    select v.*, case when v.said is null then j.errors else
-             {older_errors} || jsonb_build_object('at', {utc_now}, 'attempt', j.attempts, 'message', v.said,
+    select v.*, case when v.said is null then v.errors else
+             {older_errors} || jsonb_build_object('at', {utc_now}, 'attempt', v.tried, 'message', v.said,
                                                   'traceback', v.traceback) end as all_errors
-      from verdict v join forge.job j on j.id = v.id
+      from verdict v
 ), back as (
     update forge.job j set status = v.status, run_at = v.run_at, attempts = v.attempts, crashes = v.crashes,
                            errors = v.all_errors, claim = null, claimed_at = null
-      from noted v where j.id = v.id and v.status in ('pending', 'failed')
+      from noted v where j.id = v.id and j.id = any(:ids::uuid[]) and v.status in ('pending', 'failed')
 ), ended as (
-    delete from forge.job j using noted v where j.id = v.id and v.status in ('dead', 'cancelled')
+    delete from forge.job j using noted v
+     where j.id = v.id and j.id = any(:ids::uuid[]) and v.status in ('dead', 'cancelled')
     returning j.*, v.status as final, v.all_errors, v.crashes as all_crashes
 ), moved as (
     insert into forge.job_history ({moved})

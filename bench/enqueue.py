@@ -108,7 +108,7 @@ def single(app: Forge, url: str, n: int, rounds: int) -> dict[str, Any]:
 def main() -> None:
     """Both, in about a minute."""
     args = arguments(__doc__ or "", jobs=100_000, rounds=5)
-    gc.freeze()  # as forge-master does: what was there before the work is not walked again and again
+    gc.freeze()  # what was there before the work is not walked again and again; for both contenders alike
     began = time.perf_counter()
     with postgres() as url, Forge(url) as app:
         with open_storage(url) as storage:

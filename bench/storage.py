@@ -205,7 +205,7 @@ def sqlite(n: int, rounds: int) -> dict[str, Any]:
 def main() -> None:
     """Everything, in about five minutes."""
     args = arguments(__doc__ or "", jobs=60_000, rounds=5)
-    gc.freeze()  # as forge-master does: what was there before the work is not walked again and again
+    gc.freeze()  # what was there before the work is not walked again and again; for both contenders alike
     began = time.perf_counter()
     with postgres() as url, open_storage(url) as storage:
         storage.migrate()

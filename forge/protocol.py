@@ -1,6 +1,6 @@
 """The line protocol between a master and its workers: one JSON object per line, over a socket pair.
 
-To a worker: a job (`id`, `kind`, `payload`, `attempt` …), or an order (`{"do": "cancel", "id": …}`, `{"do": "drain"}`).
+To a worker: a job (`id`, `kind`, `payload`, `attempt` …), or an order (`{"do": "drain"}`).
 Back: `{"hello": pid}` once, then one reply per job, in any order: `id`, `status` and what belongs to it. A payload is
 passed on as the text it was stored as.
 """
@@ -14,7 +14,7 @@ import orjson
 
 from forge.job import Cancelled, Claim, Dead, Done, Ending, Failed, Outcome, Released, Snooze, Throttled
 
-__all__ = ["MAX_LINE", "Lines", "cancel_line", "claim_of", "ending_of", "job_line", "order_line", "reply_line"]
+__all__ = ["MAX_LINE", "Lines", "claim_of", "ending_of", "job_line", "order_line", "reply_line"]
 
 MAX_LINE = 16 * 1024 * 1024  # bytes; a payload is 1 MiB at most unless configured, a traceback much less
 
@@ -78,11 +78,6 @@ def claim_of(message: dict[str, Any]) -> Claim:
 def order_line(order: str) -> bytes:
     """`drain`: give back what has not started, finish what has, and leave."""
     return orjson.dumps({"do": order}) + b"\n"
-
-
-def cancel_line(id: UUID) -> bytes:
-    """Somebody wants this job stopped."""
-    return orjson.dumps({"do": "cancel", "id": id.hex}) + b"\n"
 
 
 def reply_line(ending: Ending, seconds: float) -> bytes:

@@ -6,7 +6,6 @@ import socket
 import time
 from collections import deque
 from collections.abc import Iterator
-from uuid import UUID
 
 import orjson
 
@@ -104,8 +103,6 @@ class Slot:
         self.channel, self.ready = None, False
         return left
 
-    def running(self) -> tuple[UUID, Claim] | None:
+    def running(self) -> Claim | None:
         """The job that is running, if any."""
-        for claim in self.in_hand.values():
-            return claim.id, claim
-        return None
+        return next(iter(self.in_hand.values()), None)

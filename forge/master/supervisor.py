@@ -258,14 +258,14 @@ class Master:
 
     def _kill_overdue(self, now: float) -> None:
         for slot in self._slots():
-            found = slot.running()
-            if found is not None and slot.killed_for is None and now - slot.head_since > found[1].timeout:
-                slot.killed_for = f"timeout after {found[1].timeout} s"
+            claim = slot.running()
+            if claim is not None and slot.killed_for is None and now - slot.head_since > claim.timeout:
+                slot.killed_for = f"timeout after {claim.timeout} s"
                 self._kill(slot)
 
     def _cancel(self, slot: Slot, claim: Claim) -> None:
         """The job's row says what becomes of it: any outcome but done is `cancelled`."""
-        if slot.running() == (claim.id, claim) and slot.killed_for is None:
+        if slot.running() is claim and slot.killed_for is None:
             slot.killed_for = "cancelled by user"
             self._kill(slot)
 

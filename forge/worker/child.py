@@ -1,8 +1,8 @@
 """A worker: the process that runs handlers. It is forked from the zygote, so the modules are there already.
 
 The main thread runs one job after another, so that a handler may do what only a main thread can (signal handlers, an
-event loop of its own). A second thread reads the master's lines: it can be told to cancel a job or to give back what
-has not started while a handler runs. Replies are gathered while more work is waiting: a no-op job costs a send per
+event loop of its own). A second thread reads the master's lines: it can be told to give back what has not started
+while a handler runs. Replies are gathered while more work is waiting: a no-op job costs a send per
 hundred, a lone one is answered at once.
 """
 

@@ -11,6 +11,7 @@ import ctypes
 import gc
 import os
 import random
+import selectors
 import signal
 import socket
 import sys
@@ -71,8 +72,6 @@ class Zygote:
         self._loop(reader)
 
     def _loop(self, woken: socket.socket) -> None:
-        import selectors
-
         selector = selectors.DefaultSelector()
         selector.register(self._control, selectors.EVENT_READ)
         selector.register(woken, selectors.EVENT_READ)

@@ -180,6 +180,7 @@ class Released(Outcome):
 
     message: str | None = None
     crashed: bool = False
+    give_up_after: float | None = None  # seconds since it was enqueued: by then it is dead instead
 
 
 class Ending(NamedTuple):
@@ -190,6 +191,7 @@ class Ending(NamedTuple):
     delay: float = 0.0  # Failed: seconds until the retry, from the curve
     traceback: str | None = None
     result: bytes | None = None  # Done: JSON text to keep
+    children: tuple[NewJob, ...] = ()  # Done: jobs that are stored with this ending or not at all
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,20 +1,47 @@
 """The line protocol between a master and its workers: one JSON object per line, over a socket pair.
 
-To a worker: a job (`id`, `kind`, `payload`, `attempt` …), or an order (`{"do": "drain"}`).
-Back: `{"hello": pid}` once, then one reply per job, in any order: `id`, `status` and what belongs to it. A payload is
-passed on as the text it was stored as.
+To a worker: a job (`id`, `kind`, `payload`, `attempt` …), an order (`do`), or the answer to a question (`answer`).
+
+- `{"do": "drain"}`: give back what has not started, finish what has, and leave.
+- `{"do": "recall"}`: give back what has not started; more may come.
+- `{"do": "cancel", "id": …, "why": …}`: tell the handler to stop; `{"do": "interrupt", "id": …}`: raise in it.
+- `{"do": "stacks"}`: write the stacks of all threads to the log.
+- `{"answer": n, …}`: to the question with that number; `error` if it could not be answered.
+
+Back: `{"hello": pid, "capacity": n}` once: so many jobs run at the same time. Then one reply per job, in any order:
+`id`, `status` and what belongs to it (`written`: the job's end is in the database already). And in between:
+
+- `{"say": "progress", "id": …, "percent": …, "message": …}`
+- `{"say": "leaving", "why": …}`: send no more; what has not started comes back. It goes when it is told to drain.
+- `{"ask": n, "for": "enqueue", "id": …, "jobs": […]}`: answered with `receipts`, one `[stored, id]` each.
+- `{"ask": n, "for": "acquire", "id": …, "scope": …, "tokens": …}`: answered with `granted`, or `retry_after` seconds.
+- `{"ask": n, "for": "drain", "scope": …}`: the budget's tokens are gone; answered with nothing.
+
+A payload is passed on as the text it was stored as.
 """
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 import orjson
 
-from forge.job import Cancelled, Claim, Dead, Done, Ending, Failed, Outcome, Released, Snooze, Throttled
+from forge.job import Cancelled, Claim, Dead, Done, Ending, Failed, NewJob, Outcome, Released, Snooze, Throttled
 
-__all__ = ["MAX_LINE", "Lines", "claim_of", "ending_of", "job_line", "order_line", "reply_line"]
+__all__ = [
+    "MAX_LINE",
+    "Lines",
+    "claim_of",
+    "ending_of",
+    "job_line",
+    "line_of",
+    "new_job_of",
+    "order_line",
+    "record_of",
+    "reply_line",
+]
 
 MAX_LINE = 16 * 1024 * 1024  # bytes; a payload is 1 MiB at most unless configured, a traceback much less
 
@@ -43,27 +70,36 @@ class Lines:
         return lines
 
 
+# Put together by hand: the payload is JSON already.
+_JOB = (
+    b'{"id":"%b","token":%d,"kind":%b,"queue":%b,"attempt":%d,"max_attempts":%d,"timeout":%d,"keep":%d,"keyed":%d,'
+    b'"payload":%b}\n'
+)
+
+
 def job_line(claim: Claim) -> bytes:
-    """A claimed job for a worker. Put together by hand: the payload is JSON already."""
-    return b'{"id":"%b","kind":%b,"queue":%b,"attempt":%d,"max_attempts":%d,"timeout":%d,"keep":%d,"payload":%b}\n' % (
+    """A claimed job for a worker."""
+    return _JOB % (
         claim.id.hex.encode(),
+        claim.token,
         orjson.dumps(claim.kind),
         orjson.dumps(claim.queue),
         claim.attempt,
         claim.max_attempts,
         claim.timeout,
         claim.keep_result,
+        claim.keyed,
         claim.payload,
     )
 
 
 def claim_of(message: dict[str, Any]) -> Claim:
-    """The job in a worker's hands: a claim without the token, which stays with the master."""
+    """The job in a worker's hands."""
     return Claim(
         priority=0,
         run_at=None,
         id=UUID(message["id"]),
-        token=0,
+        token=message["token"],
         queue=message["queue"],
         kind=message["kind"],
         payload=orjson.dumps(message["payload"]),
@@ -71,13 +107,39 @@ def claim_of(message: dict[str, Any]) -> Claim:
         max_attempts=message["max_attempts"],
         timeout=message["timeout"],
         keep_result=bool(message["keep"]),
-        keyed=False,
+        keyed=bool(message["keyed"]),
     )
 
 
-def order_line(order: str) -> bytes:
-    """`drain`: give back what has not started, finish what has, and leave."""
-    return orjson.dumps({"do": order}) + b"\n"
+def line_of(**message: Any) -> bytes:
+    """Any message as its line."""
+    return orjson.dumps(message) + b"\n"
+
+
+def order_line(order: str, **details: Any) -> bytes:
+    """An order to a worker; see above."""
+    return line_of(do=order, **details)
+
+
+def record_of(job: NewJob) -> dict[str, Any]:
+    """A job to be enqueued, as a message carries it: what it does not say is as in `NewJob`."""
+    record: dict[str, Any] = {
+        name: value
+        for name, value in zip(NewJob._fields, job, strict=True)
+        if name not in NewJob._field_defaults or value != NewJob._field_defaults[name]
+    }
+    record["id"], record["payload"] = job.id.hex, orjson.Fragment(job.payload)
+    return record  # orjson writes tags as a list and a time as RFC 3339
+
+
+def new_job_of(record: dict[str, Any]) -> NewJob:
+    """The job in a message."""
+    found = {**record, "id": UUID(record["id"]), "payload": orjson.dumps(record["payload"])}
+    if "run_at" in found:
+        found["run_at"] = datetime.fromisoformat(found["run_at"])
+    if "tags" in found:
+        found["tags"] = tuple(found["tags"])
+    return NewJob(**found)
 
 
 def reply_line(ending: Ending, seconds: float) -> bytes:
@@ -96,6 +158,8 @@ def reply_line(ending: Ending, seconds: float) -> bytes:
             reply["message"] = outcome.message
     if ending.delay:
         reply["delay"] = ending.delay
+    if ending.children:
+        reply["children"] = [record_of(job) for job in ending.children]
     if ending.traceback:
         reply["traceback"] = ending.traceback
     return orjson.dumps(reply) + b"\n"
@@ -108,7 +172,8 @@ def ending_of(reply: dict[str, Any], claim: Claim) -> Ending:
     match reply["status"]:
         case "ok":
             result = orjson.dumps(reply["result"]) if "result" in reply else None
-            return Ending(claim, Done(), result=result)
+            children = tuple(new_job_of(record) for record in reply.get("children", ()))
+            return Ending(claim, Done(), result=result, children=children)
         case "error":
             outcome = Failed(message or "worker reported error")
         case "dead":

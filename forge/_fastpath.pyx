@@ -15,12 +15,12 @@ from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from libc.math cimport isfinite, pow
 from libc.stdint cimport int32_t, int64_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
-from libc.string cimport memchr, memcpy
+from libc.string cimport memchr, memcmp, memcpy
 
 from uuid import UUID, SafeUUID
 
 from forge import _fastpath_py as twin
-from forge.job import Claim, NewJob
+from forge.job import Claim, Done, Ending, NewJob
 
 cdef object new_tuple = tuple.__new__
 
@@ -145,8 +145,11 @@ def claims(rows, token, queue):
         id_ = PyType_GenericAlloc(<PyTypeObject *>UUID, 0)
         PyObject_GenericSetAttr(id_, "int", <object>get64(data) << 64 | <object>get64(data + 8))
         PyObject_GenericSetAttr(id_, "is_safe", UNKNOWN)
+        payload = row[4]
+        if type(payload) is not bytes:
+            payload = payload.encode()
         found.append(new_tuple(Claim, (
-            row[0], row[1], id_, token, queue, row[3], row[4].encode(), row[5], row[6], row[7], row[8] is not None,
+            row[0], row[1], id_, token, queue, row[3], payload, row[5], row[6], row[7], row[8] is not None,
             row[9] is not None,
         )))
     return found
@@ -318,6 +321,68 @@ def int8_array(values):
         return PyBytes_FromStringAndSize(out.data, out.size)
     finally:
         free(out.data)
+
+
+# The places in Ending and Claim; checked when the module is loaded.
+cdef enum:
+    E_CLAIM = 0
+    E_OUTCOME = 1
+    E_RESULT = 4
+    E_CHILDREN = 5
+    E_FIELDS = 6
+    C_ID = 2
+    C_TOKEN = 3
+    C_QUEUE = 4
+    C_KEYED = 11
+    C_FIELDS = 12
+
+if Ending._fields != ("claim", "outcome", "delay", "traceback", "result", "children") or Claim._fields != (
+    "priority", "run_at", "id", "token", "queue", "kind", "payload", "attempt", "max_attempts", "timeout", "keep_result",
+    "keyed",
+):
+    raise ImportError("the fields of Ending or Claim have moved; renumber them in _fastpath.pyx and build it again")
+
+
+def plain_endings(endings):
+    cdef Buffer ids = Buffer(NULL, 0, 0)
+    cdef Buffer tokens = Buffer(NULL, 0, 0)
+    cdef list items = endings if type(endings) is list else list(endings)
+    cdef Py_ssize_t n = len(items)
+    cdef int order
+    cdef set queues = set()
+    last_queue = None
+    try:
+        put_array_head(&ids, 2950, n, False)
+        put_array_head(&tokens, 20, n, False)
+        for ending in items:
+            if type(ending) is not Ending or PyTuple_GET_SIZE(ending) != E_FIELDS:
+                return twin.plain_endings(items)
+            claim = <object>PyTuple_GET_ITEM(ending, E_CLAIM)
+            if type(claim) is not Claim or PyTuple_GET_SIZE(claim) != C_FIELDS:
+                return twin.plain_endings(items)
+            if (
+                type(<object>PyTuple_GET_ITEM(ending, E_OUTCOME)) is not Done
+                or <object>PyTuple_GET_ITEM(ending, E_RESULT) is not None
+                or <object>PyTuple_GET_ITEM(ending, E_CHILDREN) != ()
+                or <object>PyTuple_GET_ITEM(claim, C_KEYED) is not False
+            ):
+                return twin.plain_endings(items)
+            if not put_uuid(&ids, <object>PyTuple_GET_ITEM(claim, C_ID)) or not put_int(
+                &tokens, <object>PyTuple_GET_ITEM(claim, C_TOKEN), 8
+            ):
+                return twin.plain_endings(items)
+            if ids.size >= 60 and memcmp(ids.data + ids.size - 36, ids.data + ids.size - 16, 16) >= 0:
+                return None
+            queue = <object>PyTuple_GET_ITEM(claim, C_QUEUE)
+            if queue is not last_queue:
+                queues.add(queue)
+                last_queue = queue
+        return (
+            PyBytes_FromStringAndSize(ids.data, ids.size), PyBytes_FromStringAndSize(tokens.data, tokens.size), queues
+        )
+    finally:
+        free(ids.data)
+        free(tokens.data)
 
 
 # 25x the twin: 0.010 µs a value of 18 characters instead of 0.25.

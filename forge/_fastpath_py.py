@@ -13,7 +13,7 @@ from typing import Any
 from uuid import UUID, SafeUUID
 
 from forge.errors import InvalidJob
-from forge.job import Claim, NewJob
+from forge.job import Claim, Done, Ending, NewJob
 
 __all__ = [
     "check_json",
@@ -24,6 +24,7 @@ __all__ = [
     "exponential",
     "faktory",
     "int8_array",
+    "plain_endings",
     "text_array",
     "uuid_array",
     "uuids",
@@ -113,7 +114,7 @@ def uuids(tick: int, rand: bytes) -> list[UUID]:
 
 
 def claims(rows: list[tuple[Any, ...]], token: int, queue: str) -> list[Claim]:
-    """Rows of SQLite's `claim` as claims: ids from 16 bytes, payloads from text, nulls as booleans."""
+    """Rows of `claim` as claims: ids from 16 bytes, payloads from text or its bytes, nulls as booleans."""
     new, put, unknown = object.__new__, object.__setattr__, SafeUUID.unknown
     number, make = int.from_bytes, tuple.__new__
     found = []
@@ -121,7 +122,9 @@ def claims(rows: list[tuple[Any, ...]], token: int, queue: str) -> list[Claim]:
         id_ = new(UUID)
         put(id_, "int", number(data, "big"))
         put(id_, "is_safe", unknown)
-        values = (priority, run_at, id_, token, queue, kind, payload.encode(), attempt, most, timeout, keep is not None,
+        if type(payload) is str:
+            payload = payload.encode()  # noqa: PLW2901 (the same thing)
+        values = (priority, run_at, id_, token, queue, kind, payload, attempt, most, timeout, keep is not None,
                   key is not None)  # fmt: skip
         found.append(make(Claim, values))  # Claim() costs 0.3 µs more
     return found
@@ -216,6 +219,22 @@ def int8_array(values: Sequence[int]) -> bytes:
     """PostgreSQL's binary bigint[]."""
     pack = struct.Struct(">iq").pack
     return _array(INT8_OID, [pack(8, value) for value in values])
+
+
+def plain_endings(endings: Sequence[Ending]) -> tuple[bytes, bytes, set[str]] | None:
+    """(uuid[] of the ids, bigint[] of the tokens, queues) where every ending is the commonest: done, with nothing to
+    keep or to follow, of a job without a key, each id greater than the one before. None: look at each."""
+    last = -1
+    ids, tokens, queues = [], [], set()
+    for claim, outcome, _, _, result, children in endings:
+        number = claim.id.int
+        if type(outcome) is not Done or result is not None or children or claim.keyed or number <= last:
+            return None
+        last = number
+        ids.append(claim.id)
+        tokens.append(claim.token)
+        queues.add(claim.queue)
+    return uuid_array(ids), int8_array(tokens), queues
 
 
 def text_array(values: Sequence[str | bytes | None]) -> bytes:

@@ -25,6 +25,7 @@ __all__ = [
     "exponential",
     "faktory",
     "int8_array",
+    "plain_endings",
     "text_array",
     "uuid7",
     "uuid7_many",
@@ -58,6 +59,7 @@ delay = _impl.delay
 copy_rows = _impl.copy_rows
 uuid_array = _impl.uuid_array
 int8_array = _impl.int8_array
+plain_endings = _impl.plain_endings
 text_array = _impl.text_array
 
 

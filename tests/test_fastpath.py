@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from forge import _fastpath_py
 from forge.errors import InvalidJob
-from forge.job import Claim, NewJob
+from forge.job import Claim, Done, Ending, Failed, NewJob
 
 # `make setup` builds the extension or fails, so a missing one is an error here and not a reason to skip.
 NATIVE = importlib.import_module("forge._fastpath")
@@ -38,6 +38,7 @@ FUNCTIONS = [
     "copy_rows",
     "uuid_array",
     "int8_array",
+    "plain_endings",
     "text_array",
 ]
 # A busy machine must not fail a property.
@@ -219,6 +220,46 @@ def test_claims_are_made_of_rows_field_by_field(impl: Any) -> None:
     assert (type(first), type(first.id), str(first.id)) == (Claim, UUID, str(ID))
     assert second == first._replace(keep_result=True, keyed=False)
     assert impl.claims([], 1, "q") == []
+
+
+def test_claims_take_payloads_that_are_bytes_already(impl: Any) -> None:
+    row = (3, 17, ID.bytes, "mail.send", b'{"to":1}', 2, 7, 41, None, None)
+    assert impl.claims([row], 9, "letters")[0].payload == b'{"to":1}'
+
+
+def ending(number: int, **changes: Any) -> Ending:
+    """A plain one, but for `changes` of it or of its claim."""
+    claim = Claim(0, None, UUID(int=number), 70 + number, "q", "k", b"{}", 1, 5, 60, False, False)
+    of_claim = {name: value for name, value in changes.items() if name in Claim._fields}
+    rest = {name: value for name, value in changes.items() if name not in of_claim}
+    return Ending(claim._replace(**of_claim), Done())._replace(**rest)
+
+
+def test_plain_endings_are_packed_with_their_queues(impl: Any) -> None:
+    endings = [ending(3), ending(4, queue="p"), ending(1 << 127, token=7)]
+    ids, tokens, queues = impl.plain_endings(endings)
+    assert ids == impl.uuid_array([UUID(int=3), UUID(int=4), UUID(int=1 << 127)])
+    assert tokens == impl.int8_array([73, 74, 7])
+    assert queues == {"q", "p"}
+    assert impl.plain_endings([]) == (impl.uuid_array([]), impl.int8_array([]), set())
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"outcome": Failed("no")},
+        {"outcome": type("Better", (Done,), {})()},
+        {"result": b"1"},
+        {"children": (NewJob(ID, "k", b"{}"),)},
+        {"keyed": True},
+        {"id": UUID(int=3)},
+        {"id": UUID(int=2)},
+    ],
+    ids=lambda odd: next(iter(odd)),
+)
+def test_an_ending_that_is_not_plain_or_not_in_order_is_left_to_others(impl: Any, odd: dict[str, Any]) -> None:
+    assert impl.plain_endings([ending(3), ending(4)]) is not None
+    assert impl.plain_endings([ending(3), ending(4, **odd)]) is None
 
 
 def test_uuids_needs_whole_randomness(impl: Any) -> None:

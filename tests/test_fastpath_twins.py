@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from forge import _fastpath_py
-from forge.job import NewJob
+from forge.job import Claim, Done, Ending, Failed, NewJob
 
 # `make setup` builds the extension or fails, so a missing one is an error here and not a reason to skip.
 NATIVE = importlib.import_module("forge._fastpath")
@@ -155,6 +155,35 @@ rows_of_claims = st.lists(
     | st.tuples(st.integers(), st.binary()),
     max_size=4,
 )
+
+
+endings_or_not = st.builds(
+    Ending,
+    claim=st.builds(
+        Claim,
+        priority=small,
+        run_at=st.none(),
+        id=uuid_or_not,
+        token=numbers,
+        queue=text,
+        kind=text,
+        payload=st.binary(),
+        attempt=small,
+        max_attempts=small,
+        timeout=small,
+        keep_result=st.booleans(),
+        keyed=st.booleans() | garbage,
+    ),
+    outcome=st.sampled_from([Done(), Failed("no"), 3]),
+    result=st.none() | st.binary(),
+    children=st.just(()) | garbage,
+)
+
+
+@patient
+@given(st.lists(endings_or_not, max_size=3))
+def test_both_pack_the_same_endings(endings: list[Any]) -> None:
+    agree("plain_endings", endings)
 
 
 @patient

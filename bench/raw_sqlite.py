@@ -1,4 +1,5 @@
-"""The hand-written opponent on SQLite: apsw, forge's own tables, the least SQL that claims jobs and moves them."""
+"""The hand-written opponent on SQLite: apsw, forge's own tables, the least SQL that claims jobs and moves them. Its claim
+does not wait for the disk either."""
 
 from __future__ import annotations
 
@@ -43,12 +44,14 @@ class RawSqlite:
         conn, total = self._conn, 0
         while True:
             now = int(time.time() * 1e6)
+            conn.execute("pragma synchronous = normal")
             conn.execute("begin immediate")
             rows = conn.execute(CLAIM, (now, batch)).fetchall()
             conn.execute("commit")
             if not rows:
                 return total
             claimed = json.dumps([row[0] for row in rows])
+            conn.execute("pragma synchronous = full")
             conn.execute("begin immediate")
             conn.execute(MOVE, (int(time.time() * 1e6), claimed))
             conn.execute(REMOVE, (claimed,))

@@ -14,10 +14,13 @@ from cpython.object cimport PyObject, PyObject_GenericSetAttr, PyTypeObject
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from libc.math cimport isfinite, pow
 from libc.stdint cimport int32_t, int64_t, uint16_t, uint32_t, uint64_t
+from libc.stdio cimport snprintf
 from libc.stdlib cimport free, realloc
 from libc.string cimport memchr, memcmp, memcpy
 
 from uuid import UUID, SafeUUID
+
+from orjson import dumps
 
 from forge import _fastpath_py as twin
 from forge.job import Claim, Done, Ending, NewJob
@@ -134,7 +137,7 @@ cdef uint64_t get64(const unsigned char *data) noexcept:
     return value
 
 
-# 2x the twin: 0.8 µs a claim instead of 1.7.
+# 1.9x the twin: 0.36 µs a claim instead of 0.69.
 def claims(rows, token, queue):
     cdef const unsigned char *data
     found = []
@@ -238,8 +241,11 @@ cdef enum:
     PAYLOAD = 2
     QUEUE = 3
     PRIORITY = 4
+    RUN_AT = 5
+    DELAY = 6
     MAX_ATTEMPTS = 7
     TIMEOUT = 8
+    DEDUPE_KEY = 9
     TAGS = 12
     KEEP_RESULT = 13
     FIELDS = 14
@@ -295,6 +301,62 @@ cdef bint put_tags(Buffer *out, tuple tags) except -1:
     return True
 
 
+# 5x the twin: 0.56 µs a job of 3 arguments and 100 bytes instead of 2.9.
+def task_jobs(calls, start, stop, shape, ids, kind, rest, max_depth, limit):
+    cdef Py_ssize_t i, j, n
+    cdef Py_ssize_t size
+    cdef list items, numbers
+    cdef tuple types, fields
+    cdef dict payload = {"args": (), "kwargs": {}}
+    cdef list made = []
+    cdef int depth
+    cdef int64_t room
+    if (
+        type(calls) is not list or type(ids) is not list or type(shape) is not tuple or type(rest) is not tuple
+        or type(start) is not int or type(stop) is not int or type(max_depth) is not int or type(limit) is not int
+        or not 0 <= max_depth <= 1000 or not 0 <= limit <= 1 << 40 or not 0 <= start <= len(calls) <= len(ids)
+    ):
+        return twin.task_jobs(calls, start, stop, shape, ids, kind, rest, max_depth, limit)
+    items, numbers, types, fields = calls, ids, shape, rest
+    depth, room = max_depth, limit
+    n, size = min(stop, len(items)), len(types)
+    for i in range(start, n):
+        call = items[i]
+        if type(call) is not tuple or PyTuple_GET_SIZE(call) != size:
+            break
+        for j in range(size):
+            if type(<object>PyTuple_GET_ITEM(call, j)) is not <object>PyTuple_GET_ITEM(types, j):
+                break
+        else:
+            payload["args"] = call
+            if room_left(payload, depth, room) < 0 and not twin.check_json(payload, max_depth, limit):
+                break
+            data = dumps(payload)
+            if PyBytes_GET_SIZE(data) > room:
+                break
+            made.append(new_tuple(NewJob, (
+                numbers[i], kind, PyBytes_FromStringAndSize(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data)),
+            ) + fields))
+            continue
+        break
+    return made
+
+
+# 28x the twin: 0.004 µs a job instead of 0.11.
+def survey(jobs):
+    cdef bint keyed = False, timed = False
+    if type(jobs) is not list:
+        return twin.survey(jobs)
+    for job in <list>jobs:
+        if type(job) is not NewJob or PyTuple_GET_SIZE(job) != FIELDS:
+            return twin.survey(jobs)
+        if <object>PyTuple_GET_ITEM(job, DEDUPE_KEY) is not None:
+            keyed = True
+        if <object>PyTuple_GET_ITEM(job, RUN_AT) is not None or <object>PyTuple_GET_ITEM(job, DELAY) != 0:
+            timed = True
+    return keyed, timed
+
+
 # 1.7x the twin: 0.08 µs an id instead of 0.13.
 def uuid_array(ids):
     cdef Buffer out = Buffer(NULL, 0, 0)
@@ -343,40 +405,52 @@ if Ending._fields != ("claim", "outcome", "delay", "traceback", "result", "child
     raise ImportError("the fields of Ending or Claim have moved; renumber them in _fastpath.pyx and build it again")
 
 
-def plain_endings(endings):
+# 4x the twin as arrays: 0.13 µs an ending instead of 0.47; 1.7x as text, 0.21 instead of 0.36.
+def plain_endings(endings, arrays):
     cdef Buffer ids = Buffer(NULL, 0, 0)
     cdef Buffer tokens = Buffer(NULL, 0, 0)
     cdef list items = endings if type(endings) is list else list(endings)
     cdef Py_ssize_t n = len(items)
-    cdef int order
+    cdef bint framed = bool(arrays)
+    cdef Py_ssize_t step = 20 if framed else 16
+    cdef Py_ssize_t most = 0
     cdef set queues = set()
     last_queue = None
     try:
-        put_array_head(&ids, 2950, n, False)
-        put_array_head(&tokens, 20, n, False)
+        if framed:
+            put_array_head(&ids, 2950, n, False)
+            put_array_head(&tokens, 20, n, False)
+        else:
+            put_char(&tokens, b"[")
         for ending in items:
             if type(ending) is not Ending or PyTuple_GET_SIZE(ending) != E_FIELDS:
-                return twin.plain_endings(items)
+                return twin.plain_endings(items, arrays)
             claim = <object>PyTuple_GET_ITEM(ending, E_CLAIM)
             if type(claim) is not Claim or PyTuple_GET_SIZE(claim) != C_FIELDS:
-                return twin.plain_endings(items)
+                return twin.plain_endings(items, arrays)
             if (
                 type(<object>PyTuple_GET_ITEM(ending, E_OUTCOME)) is not Done
                 or <object>PyTuple_GET_ITEM(ending, E_RESULT) is not None
                 or <object>PyTuple_GET_ITEM(ending, E_CHILDREN) != ()
                 or <object>PyTuple_GET_ITEM(claim, C_KEYED) is not False
             ):
-                return twin.plain_endings(items)
-            if not put_uuid(&ids, <object>PyTuple_GET_ITEM(claim, C_ID)) or not put_int(
-                &tokens, <object>PyTuple_GET_ITEM(claim, C_TOKEN), 8
+                return twin.plain_endings(items, arrays)
+            if not put_uuid(&ids, <object>PyTuple_GET_ITEM(claim, C_ID), framed) or not (
+                put_int(&tokens, <object>PyTuple_GET_ITEM(claim, C_TOKEN), 8) if framed
+                else put_digits(&tokens, <object>PyTuple_GET_ITEM(claim, C_TOKEN))
             ):
-                return twin.plain_endings(items)
-            if ids.size >= 60 and memcmp(ids.data + ids.size - 36, ids.data + ids.size - 16, 16) >= 0:
+                return twin.plain_endings(items, arrays)
+            if most > 0 and memcmp(ids.data + ids.size - 16 - step, ids.data + ids.size - 16, 16) >= 0:
                 return None
+            most += 1
             queue = <object>PyTuple_GET_ITEM(claim, C_QUEUE)
             if queue is not last_queue:
                 queues.add(queue)
                 last_queue = queue
+        if not framed:
+            if most:
+                tokens.size -= 1  # the last comma
+            put_char(&tokens, b"]")
         return (
             PyBytes_FromStringAndSize(ids.data, ids.size), PyBytes_FromStringAndSize(tokens.data, tokens.size), queues
         )
@@ -481,7 +555,29 @@ cdef bint put_int(Buffer *out, object value, int size) except -1:
     return True
 
 
-cdef bint put_uuid(Buffer *out, object value) except -1:
+cdef int put_char(Buffer *out, char value) except -1:
+    need(out, 1)
+    out.data[out.size] = value
+    out.size += 1
+    return 0
+
+
+cdef bint put_digits(Buffer *out, object value) except -1:
+    """An int of 8 bytes as text, and a comma."""
+    cdef int overflow = 0
+    cdef long long number
+    if type(value) is not int:
+        return False
+    number = PyLong_AsLongLongAndOverflow(value, &overflow)
+    if overflow:
+        return False
+    need(out, 24)
+    out.size += snprintf(out.data + out.size, 24, b"%lld,", number)
+    return True
+
+
+cdef bint put_uuid(Buffer *out, object value, bint framed=True) except -1:
+    """Its 16 bytes, with their length where `framed`."""
     cdef uint64_t high
     if type(value) is not UUID:
         return False
@@ -493,7 +589,8 @@ cdef bint put_uuid(Buffer *out, object value) except -1:
         PyErr_Clear()
         return False
     need(out, 20)
-    put32(out, 16)
+    if framed:
+        put32(out, 16)
     put64(out, high)
     put64(out, PyLong_AsUnsignedLongLongMask(number))
     return True

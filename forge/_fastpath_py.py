@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID, SafeUUID
 
+import orjson
+
 from forge.errors import InvalidJob
 from forge.job import Claim, Done, Ending, NewJob
 
@@ -25,6 +27,8 @@ __all__ = [
     "faktory",
     "int8_array",
     "plain_endings",
+    "survey",
+    "task_jobs",
     "text_array",
     "uuid_array",
     "uuids",
@@ -188,6 +192,45 @@ def copy_rows(jobs: Sequence[NewJob], run_ats: Sequence[int] | None = None) -> b
     return b"".join(parts)
 
 
+def task_jobs(
+    calls: list[Any],
+    start: int,
+    stop: int,
+    shape: tuple[type, ...],
+    ids: list[UUID],
+    kind: str,
+    rest: tuple[Any, ...],
+    max_depth: int,
+    limit: int,
+) -> list[NewJob]:
+    """Jobs of a task for calls[start:stop], each a tuple of arguments whose types are `shape`, with the id at its place
+    and the same `rest` of the fields. Ends before the first call that is anything else or may not be stored."""
+    made: list[NewJob] = []
+    payload: dict[str, Any] = {"args": (), "kwargs": {}}
+    for i in range(start, min(stop, len(calls))):
+        call = calls[i]
+        if type(call) is not tuple or tuple(map(type, call)) != shape:
+            break
+        payload["args"] = call
+        if not check_json(payload, max_depth, limit):
+            break
+        data = orjson.dumps(payload)
+        if len(data) > limit:
+            break
+        # orjson's own bytes sit in a block of a kilobyte or more; a copy is as large as its content.
+        made.append(tuple.__new__(NewJob, (ids[i], kind, b"%b" % data, *rest)))
+    return made
+
+
+def survey(jobs: list[NewJob]) -> tuple[bool, bool]:
+    """Whether any of the jobs has a dedupe key, and whether any is to run at a time of its own."""
+    keyed = timed = False
+    for job in jobs:
+        keyed |= job.dedupe_key is not None
+        timed |= job.run_at is not None or job.delay != 0
+    return keyed, timed
+
+
 def _field(data: bytes) -> bytes:
     return len(data).to_bytes(4, "big", signed=True) + data
 
@@ -221,9 +264,11 @@ def int8_array(values: Sequence[int]) -> bytes:
     return _array(INT8_OID, [pack(8, value) for value in values])
 
 
-def plain_endings(endings: Sequence[Ending]) -> tuple[bytes, bytes, set[str]] | None:
-    """(uuid[] of the ids, bigint[] of the tokens, queues) where every ending is the commonest: done, with nothing to
-    keep or to follow, of a job without a key, each id greater than the one before. None: look at each."""
+def plain_endings(endings: Sequence[Ending], arrays: bool) -> tuple[bytes, bytes, set[str]] | None:
+    """(ids, tokens, queues) where every ending is the commonest: done, with nothing to keep or to follow, of a job
+    without a key, each id greater than the one before. None: look at each.
+
+    With `arrays` a uuid[] and a bigint[] as PostgreSQL takes them, else 16 bytes after 16 bytes, and JSON."""
     last = -1
     ids, tokens, queues = [], [], set()
     for claim, outcome, _, _, result, children in endings:
@@ -234,7 +279,9 @@ def plain_endings(endings: Sequence[Ending]) -> tuple[bytes, bytes, set[str]] | 
         ids.append(claim.id)
         tokens.append(claim.token)
         queues.add(claim.queue)
-    return uuid_array(ids), int8_array(tokens), queues
+    if arrays:
+        return uuid_array(ids), int8_array(tokens), queues
+    return b"".join([found.int.to_bytes(16, "big") for found in ids]), orjson.dumps(tokens), queues
 
 
 def text_array(values: Sequence[str | bytes | None]) -> bytes:

@@ -26,6 +26,8 @@ __all__ = [
     "faktory",
     "int8_array",
     "plain_endings",
+    "survey",
+    "task_jobs",
     "text_array",
     "uuid7",
     "uuid7_many",
@@ -57,6 +59,8 @@ decorrelated = _impl.decorrelated
 faktory = _impl.faktory
 delay = _impl.delay
 copy_rows = _impl.copy_rows
+task_jobs = _impl.task_jobs
+survey = _impl.survey
 uuid_array = _impl.uuid_array
 int8_array = _impl.int8_array
 plain_endings = _impl.plain_endings

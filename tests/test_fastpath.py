@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from types import ModuleType
 from typing import Any
 from uuid import UUID, SafeUUID
@@ -36,6 +37,8 @@ FUNCTIONS = [
     "faktory",
     "delay",
     "copy_rows",
+    "task_jobs",
+    "survey",
     "uuid_array",
     "int8_array",
     "plain_endings",
@@ -237,11 +240,13 @@ def ending(number: int, **changes: Any) -> Ending:
 
 def test_plain_endings_are_packed_with_their_queues(impl: Any) -> None:
     endings = [ending(3), ending(4, queue="p"), ending(1 << 127, token=7)]
-    ids, tokens, queues = impl.plain_endings(endings)
+    ids, tokens, queues = impl.plain_endings(endings, True)
     assert ids == impl.uuid_array([UUID(int=3), UUID(int=4), UUID(int=1 << 127)])
     assert tokens == impl.int8_array([73, 74, 7])
     assert queues == {"q", "p"}
-    assert impl.plain_endings([]) == (impl.uuid_array([]), impl.int8_array([]), set())
+    assert impl.plain_endings(endings, False) == (b"".join(e.claim.id.bytes for e in endings), b"[73,74,7]", queues)
+    assert impl.plain_endings([], True) == (impl.uuid_array([]), impl.int8_array([]), set())
+    assert impl.plain_endings([], False) == (b"", b"[]", set())
 
 
 @pytest.mark.parametrize(
@@ -258,8 +263,39 @@ def test_plain_endings_are_packed_with_their_queues(impl: Any) -> None:
     ids=lambda odd: next(iter(odd)),
 )
 def test_an_ending_that_is_not_plain_or_not_in_order_is_left_to_others(impl: Any, odd: dict[str, Any]) -> None:
-    assert impl.plain_endings([ending(3), ending(4)]) is not None
-    assert impl.plain_endings([ending(3), ending(4, **odd)]) is None
+    for arrays in (True, False):
+        assert impl.plain_endings([ending(3), ending(4)], arrays) is not None
+        assert impl.plain_endings([ending(3), ending(4, **odd)], arrays) is None
+
+
+def test_jobs_of_calls_end_before_the_first_that_is_different(impl: Any) -> None:
+    calls: list[Any] = [(1, "a"), (2, "b"), (3, "ü"), (4, 5), (6, "c")]
+    ids = [UUID(int=n) for n in range(5)]
+    rest = tuple(NewJob(ID, "k", b"")._replace(queue="mail", priority=3))[3:]
+    made = impl.task_jobs(calls, 1, 99, (int, str), ids, "tasks.f", rest, 64, 1000)
+    assert made == [
+        NewJob(ids[1], "tasks.f", b'{"args":[2,"b"],"kwargs":{}}', "mail", 3),
+        NewJob(ids[2], "tasks.f", '{"args":[3,"ü"],"kwargs":{}}'.encode(), "mail", 3),
+    ]
+    assert all(type(job) is NewJob for job in made)
+    assert len(impl.task_jobs(calls, 0, 1, (int, str), ids, "k", rest, 64, 1000)) == 1
+
+
+@pytest.mark.parametrize(
+    "odd", [(1, "\0"), (1, "\ud800"), (1, "x" * 1000), (1,), (1, "a", 2), [1, "a"], (True, "a"), None]
+)
+def test_a_call_that_may_not_be_stored_is_no_job(impl: Any, odd: Any) -> None:
+    rest = tuple(NewJob(ID, "k", b""))[3:]
+    assert impl.task_jobs([odd], 0, 1, (int, str), [ID], "k", rest, 64, 1000) == []
+
+
+def test_a_survey_tells_of_keys_and_times(impl: Any) -> None:
+    plain = NewJob(ID, "k", b"{}")
+    assert impl.survey([plain, plain]) == (False, False)
+    assert impl.survey([plain, plain._replace(dedupe_key="x")]) == (True, False)
+    assert impl.survey([plain._replace(delay=0.5), plain]) == (False, True)
+    assert impl.survey([plain._replace(run_at=datetime(2030, 1, 1, tzinfo=UTC)), plain]) == (False, True)
+    assert impl.survey([]) == (False, False)
 
 
 def test_uuids_needs_whole_randomness(impl: Any) -> None:

@@ -183,7 +183,26 @@ endings_or_not = st.builds(
 @patient
 @given(st.lists(endings_or_not, max_size=3))
 def test_both_pack_the_same_endings(endings: list[Any]) -> None:
-    agree("plain_endings", endings)
+    agree("plain_endings", endings, True)
+    agree("plain_endings", endings, False)
+
+
+@patient
+@given(
+    st.lists(st.tuples(st.integers(), text) | st.tuples(numbers, garbage) | garbage, max_size=5),
+    st.integers(0, 3),
+    st.integers(0, 6),
+    st.integers(0, 80),
+)
+def test_both_make_the_same_jobs_of_calls(calls: list[Any], start: int, stop: int, limit: int) -> None:
+    ids, rest = [UUID(int=n) for n in range(5)], tuple(NewJob(UUID(int=1), "k", b""))[3:]
+    agree("task_jobs", calls, start, stop, (int, str), ids, "k", rest, 64, limit)
+
+
+@patient
+@given(st.lists(jobs_or_not, max_size=4))
+def test_both_survey_alike(jobs: list[Any]) -> None:
+    agree("survey", jobs)
 
 
 @patient

@@ -65,7 +65,7 @@ def test_threads_and_processes_write_together_and_nothing_says_locked(storage: S
 
 def test_an_interrupted_transaction_leaves_the_connection_usable(storage: SqliteStorage) -> None:
     def interrupted() -> None:
-        with storage._writer.writing() as conn:
+        with storage._writer.writing() as (conn, _):
             conn.rows("insert into queue (name) values ('half')")
             raise KeyboardInterrupt
 
@@ -170,7 +170,7 @@ def test_a_child_of_a_fork_that_could_not_wait_any_longer_refuses_the_file(
 
 def test_a_fork_from_within_a_verb_does_not_wait_for_itself(storage: SqliteStorage) -> None:
     """As a signal handler may do."""
-    with storage._writer.writing() as conn:
+    with storage._writer.writing() as (conn, _):
         assert in_child(lambda: None) == 0
         assert conn.change("insert into queue (name) values ('q')") == 1
     assert list(storage.queues()) == ["q"]

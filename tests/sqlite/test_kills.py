@@ -85,7 +85,7 @@ def test_kill_within_a_claim_claims_all_or_nothing(storage: SqliteStorage, path:
         storage.release(who.pod.id)
         if not killed:
             break
-    assert at > 6
+    assert at > 5
     check_whole(path)
 
 

@@ -155,7 +155,7 @@ def steps_of_a_claim_and_finalize(storage: SqliteStorage) -> int:
     """Virtual machine steps that SQLite takes for one claim of N jobs and their finalize."""
     steps: list[int] = []
     who = storage.register("late", ["default"], "here", 1)
-    with storage._writer.writing() as wrapped:
+    with storage._writer.writing() as (wrapped, _):
         conn: apsw.Connection = wrapped._conn  # type: ignore[attr-defined]
     conn.trace_v2(
         apsw.SQLITE_TRACE_PROFILE, lambda seen: steps.append(seen["stmt_status"]["SQLITE_STMTSTATUS_VM_STEP"])
@@ -173,7 +173,7 @@ def test_on_sqlite_a_claim_among_a_million_takes_no_more_steps_than_among_a_thou
         warm_up(storage)
         taken: list[int] = []
         for size in (1_000, MILLION):
-            with storage._writer.writing() as conn:
+            with storage._writer.writing() as (conn, _):
                 if not taken:
                     conn.rows("analyze")  # of almost nothing: soon wrong by a factor of a thousand
                 conn.rows("delete from job")

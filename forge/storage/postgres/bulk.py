@@ -32,7 +32,7 @@ class Bulk:
         self._queries = queries
         self._more = iter(jobs)
         self._made = list(itertools.islice(self._more, _CHUNK))
-        self._timed = any(map(_is_timed, self._made))
+        _, self._timed = fastpath.survey(self._made)
 
     def all(self) -> Sequence[NewJob]:
         """Every job."""
@@ -76,7 +76,8 @@ class Bulk:
             chunk = self._made[at : at + _CHUNK]
             if not chunk:
                 return
-            if any(job.dedupe_key for job in chunk) or (not self._timed and any(map(_is_timed, chunk))):
+            keyed, timed = fastpath.survey(chunk)
+            if keyed or (timed and not self._timed):
                 raise _NoCaseForCopyError
             at += len(chunk)
             yield chunk
@@ -96,7 +97,3 @@ class _NoCaseForCopyError(Exception):
 
 
 _number = operator.attrgetter("int")  # comparing UUIDs themselves costs 1 µs apiece
-
-
-def _is_timed(job: NewJob) -> bool:
-    return job.run_at is not None or job.delay != 0

@@ -30,7 +30,7 @@ class Batch:
         self.kept: list[Ending] = []  # done, with one
         self.other: list[Ending] = []
         self.stale: list[Ending] = []
-        self._packed = fastpath.plain_endings(endings)
+        self._packed = fastpath.plain_endings(endings, True)
         if self._packed is None:
             self._split(endings)
         else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -102,11 +102,9 @@ class SqliteStorage(Storage):
     def _now(self) -> int:
         return int(self._clock() * 1e6)
 
-    @contextlib.contextmanager
-    def _writing(self) -> Iterator[tuple[Connection, int]]:
-        """A write transaction and its time, read once the lock is held: so times have the order of the transactions."""
-        with self._writer.writing() as conn:
-            yield conn, self._now()
+    def _writing(self, durable: bool = True) -> contextlib.AbstractContextManager[tuple[Connection, int]]:
+        """A write transaction and its time."""
+        return self._writer.writing(durable=durable, clock=self._now)
 
     def _rows(self, name: str, /, **params: Any) -> list[tuple[Any, ...]]:
         return self._reader.read(lambda conn: conn.rows(getattr(self._sql, name).sql, params))
@@ -148,20 +146,25 @@ class SqliteStorage(Storage):
     # -- claiming and ending -----------------------------------------------------------------------------------
 
     def claim(self, who: Incarnation, queue: str, n: int, low_water: LowWater | None = None) -> list[Claim]:  # noqa: ARG002
-        # Every claim is a whole scan: see the query.
-        with self._writing() as (conn, now):
+        # Every claim is a whole scan: see the query. It need not wait for the disk: undone, it makes the job pending.
+        with self._writing(durable=False) as (conn, now):
             return self._claim(conn, who, queue, n, now)
 
     def _claim(self, conn: Connection, who: Incarnation, queue: str, n: int, now: int) -> list[Claim]:
-        may = {"pod": who.pod.id, "queue": queue, "now": now}
-        if n < 1 or not conn.rows(self._sql.may_claim.sql, may)[0][0]:
-            return []
         token = who.mint()
-        params = {"token": token, "queue": queue, "now": now, "priority": _BEFORE_ALL}
+        params = {"token": token, "pod": who.pod.id, "queue": queue, "now": now, "priority": _BEFORE_ALL}
         found: list[tuple[Any, ...]] = []
-        while len(found) < n and (level := conn.rows(self._sql.next_priority.sql, params)):
-            params |= {"priority": level[0][0], "n": n - len(found)}
-            found += conn.rows(self._sql.claim.sql, params)
+        while len(found) < n:
+            params["n"] = n - len(found)
+            claimed = conn.rows(self._sql.claim.sql, params)
+            found += claimed
+            if len(claimed) == params["n"]:
+                break
+            # All of that priority that are due; the next one. Asked for only now, because mostly there is enough.
+            level = claimed or conn.rows(self._sql.next_priority.sql, params)
+            if not level:
+                break
+            params["priority"] = level[0][0]
         return rows.claims(found, token, queue)
 
     def finalize(self, endings: Sequence[Ending], *, max_crashes: int = MAX_CRASHES) -> list[Ending]:

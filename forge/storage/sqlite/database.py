@@ -157,6 +157,7 @@ class Handle:
         self.opened_by = db.driver
         self._conn: Connection | None = None
         self._pid = 0
+        self._durable = True  # as it is set now
         self._lock = threading.Lock()
         self._user = 0  # the thread that has the lock
         _handles[id(self)] = weakref.ref(self, _forget(id(self)))
@@ -178,6 +179,7 @@ class Handle:
                     self._db.use_driver(self._db.driver)
                     self.opened_by = self._db.driver
                     self._conn, self._pid = self._db.open(create=create), os.getpid()
+                    self._durable = True
                 yield self._conn
             except ERRORS as e:
                 raise self._db.explain(e) from e
@@ -185,12 +187,22 @@ class Handle:
                 self._user = 0
 
     @contextlib.contextmanager
-    def writing(self, *, create: bool = False) -> Iterator[Connection]:
-        """A write transaction: has the file's write lock from the start, and either all of it happens or nothing."""
+    def writing(
+        self, *, create: bool = False, durable: bool = True, clock: Callable[[], int] = int
+    ) -> Iterator[tuple[Connection, int]]:
+        """A write transaction: has the file's write lock from the start, and either all of it happens or nothing. With
+        it comes its time, read once the lock is held: so times have the order of the transactions.
+
+        One that is not durable does not wait for the disk: a power failure may undo it, unless a durable one of anybody
+        has followed, for the log is synced as a whole.
+        """
         with self.use(create=create) as conn:
+            if durable != self._durable:  # cannot be changed inside of a transaction
+                conn.rows(f"pragma synchronous = {'full' if durable else 'normal'}")
+                self._durable = durable
             try:
                 self._db.patiently(lambda: conn.rows("begin immediate"))
-                yield conn
+                yield conn, clock()
                 conn.rows("commit")
             except BaseException:
                 if conn.in_transaction():  # a full disk, for one, has rolled back already

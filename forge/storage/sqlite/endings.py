@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from forge import fastpath
 from forge.job import Cancelled, Dead, Done, Ending, Failed, Outcome, Released, Snooze, Status, Throttled
 from forge.storage.contract import THROTTLE_GRACE_SECONDS
 from forge.storage.sqlite.drivers import Connection
@@ -47,6 +48,8 @@ class Endings:
 
     def finalize(self, endings: Sequence[Ending]) -> list[Ending]:
         """End what is still its owner's and answer the rest."""
+        if (packed := fastpath.plain_endings(endings, False)) is not None:
+            return self._finish(endings, packed)
         stale: list[Ending] = []
         if len({e.claim.id.int for e in endings}) < len(endings):
             endings, stale = self._sort_out(endings)
@@ -68,23 +71,30 @@ class Endings:
             ours.discard(claim)
         return good, stale
 
-    def _finish(self, done: Sequence[Ending]) -> list[Ending]:
-        found = self._conn.rows(self._sql.rowids.sql, _batch(done))
+    def _finish(self, done: Sequence[Ending], packed: tuple[bytes, bytes, set[str]] | None = None) -> list[Ending]:
+        """All are done; `packed` if they are plain."""
+        batch = _batch(done) if packed is None else {"ids": packed[0], "tokens": packed[1].decode()}
+        found = self._conn.rows(self._sql.rowids.sql, batch)
         stale: list[Ending] = []
         if len(found) < len(done):
             done, stale = self._sort_out(done)
+        queues = {e.claim.queue for e in done} if packed is None or stale else packed[2]
         batch = {"rowids": orjson.dumps([row[0] for row in found]).decode(), "now": self._now}
         self._conn.rows(self._sql.finalize_done.sql, batch)
         self._conn.rows(self._sql.remove_batch.sql, batch)
+        if packed is None:
+            self._keep(done)
+        grace = after(0, THROTTLE_GRACE_SECONDS)
+        self._conn.rows(self._sql.warm_up.sql, {"queues": as_list(queues), "now": self._now, "grace": grace})
+        return stale
+
+    def _keep(self, done: Sequence[Ending]) -> None:
+        """The results of jobs that have just been moved, and what becomes of their keys."""
         kept = [(e.result.decode(), e.claim.id.bytes) for e in done if e.result is not None]
         if kept:
             self._conn.many(self._sql.keep_result.text("qmark"), kept)
         if keyed := [e.claim.id.bytes for e in done if e.claim.keyed]:
             settle_keys(self._conn, self._sql, keyed)
-        queues = as_list({e.claim.queue for e in done})
-        grace = after(0, THROTTLE_GRACE_SECONDS)
-        self._conn.rows(self._sql.warm_up.sql, {"queues": queues, "now": self._now, "grace": grace})
-        return stale
 
     def _other(self, endings: Sequence[Ending]) -> list[Ending]:
         self._cool_down([e for e in endings if isinstance(e.outcome, Throttled)])

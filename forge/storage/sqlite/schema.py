@@ -26,7 +26,7 @@ def migrate(handle: Handle, now: int) -> list[tuple[int, str]]:
     queries = load_queries("sqlite")
     applied = []
     for number, title, sql in migrations("sqlite"):
-        with handle.writing(create=True) as conn:
+        with handle.writing(create=True) as (conn, _):
             if _current(conn) >= number:
                 continue
             for statement in _statements(sql):

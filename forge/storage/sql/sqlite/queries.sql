@@ -33,24 +33,26 @@ json_each(:tokens) t cross join job j on j.id = substr(:ids, t.key * 16 + 1, 16)
 name, max_workers, paused, backoff_enabled, backoff_base_seconds, backoff_max_seconds, throttle, retain_done_days,
 retain_dead_days, throttle_attempts, throttled_until
 
--- Whether this pod may claim from this queue now.
--- name: may_claim
-select exists (select 1 from pod where id = :pod)
-   and not exists (select 1 from queue where name = :queue and (paused or throttled_until > :now))
-
 -- The claim hops from one priority to the next: within a priority the due jobs are one range, so a million jobs
--- scheduled for next year in front of the due ones of a later priority are never read.
--- name: next_priority
+-- scheduled for next year in front of the due ones of a later priority are never read. None for a pod that is no more,
+-- or of a queue that is paused or cools down.
+-- part: level
 select priority from job indexed by job_claim
- where queue = :queue and status in ('pending', 'failed') and priority > :priority order by priority limit 1
+ where queue = :queue and status in ('pending', 'failed') and priority > :priority
+   and exists (select 1 from pod where id = :pod)
+   and not exists (select 1 from queue where name = :queue and (paused or throttled_until > :now))
+ order by priority limit 1
 
--- Claim up to :n due jobs of one priority. There is no low-water mark here: SQLite takes a claimed job out of the index
+-- name: next_priority
+{level}
+
+-- Claim up to :n due jobs of the next priority after :priority that has any. There is no low-water mark here: SQLite takes a claimed job out of the index
 -- at once, so a scan from the start never meets a dead entry. Rows are found again by rowid: by id it took 1 µs a job more.
 -- name: claim
 update job set status = 'in_progress', attempts = attempts + 1, claim = :token, claimed_at = :now
  where rowid in (
     select rowid from job indexed by job_claim
-     where queue = :queue and status in ('pending', 'failed') and priority = :priority and run_at <= :now
+     where queue = :queue and status in ('pending', 'failed') and priority = ({level}) and run_at <= :now
      order by run_at, id limit :n)
 returning {claim_columns}
 

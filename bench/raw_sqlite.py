@@ -1,5 +1,7 @@
-"""The hand-written opponent on SQLite: apsw, forge's own tables, the least SQL that claims jobs and moves them. Its claim
-does not wait for the disk either."""
+"""The hand-written opponent on SQLite: apsw, forge's own tables, the least SQL that claims jobs and moves them.
+
+Its claim does not wait for the disk either.
+"""
 
 from __future__ import annotations
 

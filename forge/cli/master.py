@@ -10,8 +10,11 @@ from forge import __version__
 from forge.cli import report
 from forge.cli.common import Cli, Parser, counted, sqlite_file
 from forge.cli.project import native
+from forge.cli.reloading import Watcher, require_watchfiles
+from forge.cli.starting import check_programs, take_pid_file
 from forge.config import Config, QueueConfig
 from forge.errors import ExitCode
+from forge.master.notify import Notifier
 from forge.master.nursery import Nursery
 from forge.master.supervisor import Master, log
 from forge.storage import Storage, open_storage
@@ -27,15 +30,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
-    parser = Parser(prog="forge-master", description="Runs workers: claims jobs, hands them out, writes results.")
-    parser.add_argument("-c", "--config", metavar="FILE", help="default: the nearest forge.toml")
-    parser.add_argument("--database", metavar="URL", help="default: see `forge config show --origin`")
-    parser.add_argument("--schema", metavar="NAME", help="PostgreSQL schema of the tables")
-    parser.add_argument("--check", action="store_true", help="look whether it could start, and stop there")
-    with Cli(parser.parse_args(words)) as cli:
+    with Cli(_parser().parse_args(words)) as cli:
+        notifier = cli.closing(Notifier())
+        if cli.args.reload:
+            require_watchfiles()
         shown = os.path.relpath(cli.config.path) if cli.config.path else "(none)"
         log(f"forge {__version__} ({native()})  pid {os.getpid()}  config {shown}")
         queues = cli.config.declared_queues()
+        take_pid_file(cli)
         _say_what_is_not_run(cli.config)
         # By the environment, so that `Forge()` in a task module of a worker means the database this command means.
         os.environ.update({variable: value for variable, value in cli.flags.items() if value})
@@ -43,12 +45,20 @@ def _run(words: list[str]) -> int:
         made = "created, " if file is not None and not file.exists() else ""
         nursery = cli.closing(Nursery(str(cli.config.path) if cli.config.path else None))
         nursery.wait_until_ready()
-        storage = cli.storage(create=not cli.args.check)
-        log(f"storage {cli.shown_url} ({made}schema {storage.schema_state().current})")
+        if made and cli.args.check:
+            log(f"storage {cli.shown_url} (made at the first start)")
+        else:
+            schema = cli.storage(create=not cli.args.check).schema_state()
+            log(f"storage {cli.shown_url} ({made}schema {schema.current})")
         kinds = sorted(nursery.kinds)
         log(f"{counted(len(kinds), 'task')} from {', '.join(cli.config.modules)}: {', '.join(kinds)}")
-        if not cli.args.check:
-            _prepare(storage, queues)
+        if cli.args.check:
+            check_programs(cli.config)
+            cli.print("ok: forge-master can start")
+        else:
+            if cli.args.reload:
+                cli.closing(Watcher(cli.config, log))
+            _prepare(cli.storage(), queues)
             work, heart = (
                 cli.closing(open_storage(cli.config.database, schema=cli.config.schema, pool_size=1)) for _ in range(2)
             )
@@ -59,8 +69,20 @@ def _run(words: list[str]) -> int:
                 nursery,
                 shutdown_timeout=cli.config.shutdown_timeout,
                 max_crashes=cli.config.max_crashes,
+                notifier=notifier,
             ).run()
         return ExitCode.OK
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="forge-master", description="Runs workers: claims jobs, hands them out, writes results.")
+    parser.add_argument("-c", "--config", metavar="FILE", help="default: the nearest forge.toml")
+    parser.add_argument("--database", metavar="URL", help="default: see `forge config show --origin`")
+    parser.add_argument("--schema", metavar="NAME", help="PostgreSQL schema of the tables")
+    parser.add_argument("--pid-file", metavar="FILE", help="written, and locked while this runs")
+    parser.add_argument("--check", action="store_true", help="look whether it could start, and stop there")
+    parser.add_argument("--reload", action="store_true", help="for development: reload when a module changes")
+    return parser
 
 
 def _prepare(storage: Storage, queues: Mapping[str, QueueConfig]) -> None:
@@ -79,3 +101,7 @@ def _say_what_is_not_run(config: Config) -> None:
     for queue, settings in config.queues.items():
         if settings.worker != "process":
             log(f'[queues.{queue}] worker = "{settings.worker}" runs as "process" in this release')
+
+
+if __name__ == "__main__":
+    sys.exit(main())

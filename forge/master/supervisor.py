@@ -24,6 +24,7 @@ from forge.job import Claim, Ending, Failed, Released
 from forge.master.couriers import Beater, Courier, Ears
 from forge.master.identity import is_dead, own_name
 from forge.master.lanes import Lane
+from forge.master.notify import Notifier
 from forge.master.nursery import Nursery
 from forge.master.slots import Slot
 from forge.storage import Storage
@@ -57,11 +58,12 @@ class Master:
         *,
         shutdown_timeout: float = 25.0,
         max_crashes: int = 3,
+        notifier: Notifier | None = None,
     ) -> None:
         """`heart` is a storage for the heartbeat alone, which must not wait behind other work. The nursery is ready."""
         self.storage, self.heart = storage, heart
         self.lanes = {name: Lane(name, workers, POLL) for name, workers in queues.items()}
-        self._nursery = nursery
+        self._nursery, self._notifier = nursery, notifier or Notifier({})
         self._shutdown_timeout, self._max_crashes = shutdown_timeout, max_crashes
         self._selector = selectors.DefaultSelector()
         self._news: collections.deque[tuple[Any, ...]] = collections.deque()
@@ -93,6 +95,7 @@ class Master:
         self._until(lambda: all(slot.ready for slot in self._slots()) or self._stop_by is not None)
         total = sum(1 for _ in self._slots())
         log(f"{total} worker{'s' if total != 1 else ''} ready in {time.monotonic() - began:.2f} s")
+        self._notifier.ready(self._summary())
         log(f"ctrl-c drains ({self._shutdown_timeout:.0f} s); twice stops now")
         self._until(lambda: self._stop_by is not None)
         self._drain()
@@ -104,6 +107,7 @@ class Master:
                 key.data()
             self._take_news()
             now = time.monotonic()
+            self._notifier.alive(now)
             self._bury(now)
             self._respawn(now)
             self._kill_overdue(now)
@@ -117,7 +121,7 @@ class Master:
     def _patience(self) -> float:
         now = time.monotonic()
         nearest = min((lane.next_look() for lane in self.lanes.values() if not lane.claiming), default=now + 1.0)
-        return min(max(nearest - now, 0.005), TICK)
+        return min(max(min(nearest, self._notifier.due) - now, 0.005), TICK)
 
     # -- claiming, dispatching, finalizing ---------------------------------------------------------------------
 
@@ -176,6 +180,8 @@ class Master:
         if not alive:
             self._lost()
             return
+        if self._stop_by is None:
+            self._notifier.status(self._summary())
         wanted = set(cancels)
         for slot in self._slots():
             for claim in list(slot.in_hand.values()):
@@ -187,6 +193,12 @@ class Master:
     def _slots(self) -> Iterator[Slot]:
         for lane in self.lanes.values():
             yield from lane.slots
+
+    def _summary(self) -> str:
+        """`4 workers, 2 jobs running`, for systemctl status."""
+        slots = list(self._slots())
+        ready, running = sum(slot.ready for slot in slots), sum(slot.running() is not None for slot in slots)
+        return f"{ready} worker{'s' if ready != 1 else ''}, {running} job{'s' if running != 1 else ''} running"
 
     def _spawn(self, slot: Slot) -> None:
         channel = self._nursery.fork(slot.label)
@@ -347,6 +359,7 @@ class Master:
 
     def _drain(self) -> None:
         """Give back what has not started, wait for what has, give back what will not end."""
+        self._notifier.stopping()
         for lane in self.lanes.values():
             self._give_back(lane)
             for slot in lane.slots:

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from forge import __version__
+from forge import __version__, logs
 from forge.cli import report
 from forge.cli.common import Cli, Parser, counted, sqlite_file
 from forge.cli.project import native
@@ -34,6 +34,7 @@ def _run(words: list[str]) -> int:
         notifier = cli.closing(Notifier())
         if cli.args.reload:
             require_watchfiles()
+        logs.setup(cli.config.logging, "master")
         shown = os.path.relpath(cli.config.path) if cli.config.path else "(none)"
         log(f"forge {__version__} ({native()})  pid {os.getpid()}  config {shown}")
         queues = cli.config.declared_queues()

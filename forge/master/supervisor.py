@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import logging
 import os
 import random
 import selectors
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from forge import fastpath
+from forge import fastpath, logs
 from forge.job import Claim, Ending, Failed, Released
 from forge.master.couriers import Beater, Courier, Ears
 from forge.master.identity import is_dead, own_name
@@ -40,10 +40,12 @@ EXIT_KNOWN_WITHIN = 0.25
 YOUNG = 1.0  # a worker that dies younger than this makes its slot wait before the next
 
 
-def log(text: str, who: str = "master") -> None:
-    """One line with the time of day."""
-    sys.stderr.write(f"{time.strftime('%H:%M:%S')} {who}  {text}\n")
-    sys.stderr.flush()
+_LOGGER = logging.getLogger("forge.master")
+
+
+def log(text: str, who: str = "master", level: int = logging.INFO) -> None:
+    """One line, written as `forge.logs` was set up to."""
+    _LOGGER.log(level, "%s", text, extra={"who": who})
 
 
 class Master:
@@ -159,10 +161,13 @@ class Master:
     def _news_finalized(self, due: set[str], stale: list[Ending] | None, error: str | None) -> None:
         self._finalizer.busy -= 1
         if error is not None:
-            log(f"results could not be written: {error}")
+            log(f"results could not be written: {error}", level=logging.ERROR)
         self._news_woken(due)  # what was given back is to be had again
         for ending in stale or ():
-            log(f"{ending.claim.kind} {ending.claim.id} had been taken away from here; its ending was dropped")
+            log(
+                f"{ending.claim.kind} {ending.claim.id} had been taken away from here; its ending was dropped",
+                level=logging.WARNING,
+            )
 
     def _news_woken(self, queues: set[str]) -> None:
         for name, lane in self.lanes.items():
@@ -174,7 +179,7 @@ class Master:
         self._reap_at = now + STALE  # until then a silent pod may only have been cut off like this one
         if now - self._outage_told >= 10:
             self._outage_told = now
-            log(f"{error}; going on when it is back")
+            log(f"{error}; going on when it is back", level=logging.ERROR)
 
     def _news_beat(self, alive: bool, cancels: list[tuple[Any, int]]) -> None:
         if not alive:
@@ -259,7 +264,7 @@ class Master:
         pause = min(0.1 * 2**young, 30.0) if young else 0.0
         self._respawn_at[slot] = time.monotonic() + pause
         released = f"{len(left)} job{'s' if len(left) != 1 else ''} released"
-        log(f"{why}; {released}; worker starts {f'in {pause:.1f} s' if pause else 'again'}")
+        log(f"{why}; {released}; worker starts {f'in {pause:.1f} s' if pause else 'again'}", level=logging.WARNING)
 
     def _crashed(self, claim: Claim, slot: Slot, why: str) -> Ending:
         if slot.killed_for is not None and slot.killed_for.startswith("timeout"):
@@ -295,14 +300,14 @@ class Master:
         except EOFError:
             self._selector.unregister(self._nursery.control)
             if self._stop_by is None:
-                log("the zygote is gone; stopping")
+                log("the zygote is gone; stopping", level=logging.ERROR)
                 self._stop_by = time.monotonic()
 
     def _tell(self, ending: Ending) -> None:
         claim, outcome = ending.claim, ending.outcome
         if isinstance(outcome, Failed):
             again = f"again in {ending.delay:.1f} s" if claim.attempt < claim.max_attempts else "dead"
-            log(f"{claim.kind} {claim.id} failed, {again}: {outcome.message}", claim.queue)
+            log(f"{claim.kind} {claim.id} failed, {again}: {outcome.message}", claim.queue, logging.WARNING)
 
     # -- the pod -----------------------------------------------------------------------------------------------
 
@@ -314,7 +319,7 @@ class Master:
         for pod in self.storage.pods():
             if is_dead(pod):
                 back = self.storage.deregister(Incarnation(pod))
-                log(f"a predecessor (pid {pod.pid}) had died; {back} of its jobs released")
+                log(f"a predecessor (pid {pod.pid}) had died; {back} of its jobs released", level=logging.WARNING)
 
     def _start_threads(self) -> None:
         self._claimer = Courier("claim", self._post, patient=False)
@@ -334,7 +339,7 @@ class Master:
 
     def _lost(self) -> None:
         """Reaped: the jobs in hand are somebody else's now. Kill what runs them and start over as a new pod."""
-        log("this pod had been taken for dead; starting over as a new one")
+        log("this pod had been taken for dead; starting over as a new one", level=logging.ERROR)
         for lane in self.lanes.values():
             lane.waiting.clear()
         for slot in self._slots():
@@ -345,10 +350,14 @@ class Master:
     # -- stopping ----------------------------------------------------------------------------------------------
 
     def _catch_signals(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1):
             signal.signal(number, lambda n, _: self._post("signal", n))
 
     def _news_signal(self, number: int) -> None:
+        if number == signal.SIGUSR1:
+            logs.reopen()
+            log("log reopened")
+            return
         again = self._stop_by is not None
         now = time.monotonic()
         if number == signal.SIGQUIT or (again and number == signal.SIGINT):

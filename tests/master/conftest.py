@@ -187,10 +187,14 @@ class Project:
     def configure(self, workers: int) -> None:
         (self.folder / "forge.toml").write_text(f'modules = ["tasks"]\n\n[queues.default]\nmax_workers = {workers}\n')
 
-    def start(self, *words: str) -> Pod:
+    def launch(self, *words: str) -> Pod:
+        """One that is not waited for."""
         pod = Pod(self.folder, self.env, *words)
         self.pods.append(pod)
-        return pod.ready()
+        return pod
+
+    def start(self, *words: str) -> Pod:
+        return self.launch(*words).ready()
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
         """One that must end by itself."""

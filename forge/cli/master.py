@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from pathlib import Path
 
 from forge import __version__, logs
+from forge import config as settings
 from forge.cli import report
 from forge.cli.common import Cli, Parser, counted, sqlite_file
 from forge.cli.project import native
 from forge.cli.reloading import Watcher, require_watchfiles
 from forge.cli.starting import check_programs, take_pid_file
-from forge.config import Config, QueueConfig
+from forge.config import Config
 from forge.errors import ExitCode
 from forge.master.notify import Notifier
 from forge.master.nursery import Nursery
-from forge.master.supervisor import Master, log
-from forge.storage import Storage, open_storage
-from forge.storage.contract import SETTINGS
+from forge.master.presence import prepare
+from forge.master.rolling import new_nursery
+from forge.master.supervisor import Master
+from forge.master.telling import log
+from forge.storage import open_storage
 
 __all__ = ["main"]
 
@@ -37,15 +42,17 @@ def _run(words: list[str]) -> int:
         logs.setup(cli.config.logging, "master")
         shown = os.path.relpath(cli.config.path) if cli.config.path else "(none)"
         log(f"forge {__version__} ({native()})  pid {os.getpid()}  config {shown}")
-        queues = cli.config.declared_queues()
+        cli.config.declared_queues()
         take_pid_file(cli)
         _say_what_is_not_run(cli.config)
         # By the environment, so that `Forge()` in a task module of a worker means the database this command means.
         os.environ.update({variable: value for variable, value in cli.flags.items() if value})
         file = sqlite_file(cli.config.database)
         made = "created, " if file is not None and not file.exists() else ""
-        nursery = cli.closing(Nursery(str(cli.config.path) if cli.config.path else None))
+        nursery = cli.closing(new_nursery(cli.config))
         nursery.wait_until_ready()
+        for warning in nursery.warnings(strict=cli.config.fork_safety == "strict"):
+            log(warning, level=logging.WARNING)
         if made and cli.args.check:
             log(f"storage {cli.shown_url} (made at the first start)")
         else:
@@ -59,20 +66,27 @@ def _run(words: list[str]) -> int:
         else:
             if cli.args.reload:
                 cli.closing(Watcher(cli.config, log))
-            _prepare(cli.storage(), queues)
-            work, heart = (
-                cli.closing(open_storage(cli.config.database, schema=cli.config.schema, pool_size=1)) for _ in range(2)
-            )
-            Master(
-                work,
-                heart,
-                {name: queue.max_workers for name, queue in queues.items()},
-                nursery,
-                shutdown_timeout=cli.config.shutdown_timeout,
-                max_crashes=cli.config.max_crashes,
-                notifier=notifier,
-            ).run()
+            return _serve(cli, nursery, notifier)
         return ExitCode.OK
+
+
+def _serve(cli: Cli, nursery: Nursery, notifier: Notifier) -> int:
+    """The master's life. Its storages hold five connections to PostgreSQL at most: two that claim and finalize, one
+    for the rest, one that listens, one that beats."""
+    config = cli.config
+    cli.storage().close()
+    work, heart = (cli.closing(open_storage(config.database, schema=config.schema, pool_size=1)) for _ in range(2))
+    prepare(work, config.declared_queues())
+    path = Path(cli.args.config) if cli.args.config else config.path
+    return Master(
+        work,
+        heart,
+        config,
+        nursery,
+        read_config=lambda: settings.load(path, cli.args.database, schema=cli.args.schema),
+        reopen_logs=logs.reopen,
+        notifier=notifier,
+    ).run()
 
 
 def _parser() -> Parser:
@@ -86,22 +100,11 @@ def _parser() -> Parser:
     return parser
 
 
-def _prepare(storage: Storage, queues: Mapping[str, QueueConfig]) -> None:
-    """A queue new to the database starts with the settings declared; what operators have set since stays."""
-    known = storage.queues()
-    for name, queue in queues.items():
-        if name not in known:
-            storage.set_queue(name, **{key: value for key, value in queue.row().items() if key in SETTINGS})
-
-
 def _say_what_is_not_run(config: Config) -> None:
     """Sections that are checked but have nobody yet to serve them: better said than found out."""
-    for name in ("pools", "cron", "limits"):
+    for name in ("pools", "cron"):
         if getattr(config, name):
             log(f"[{name}] is checked but not served by this release")
-    for queue, settings in config.queues.items():
-        if settings.worker != "process":
-            log(f'[queues.{queue}] worker = "{settings.worker}" runs as "process" in this release')
 
 
 if __name__ == "__main__":

@@ -185,7 +185,9 @@ class Project:
         self.app = Forge(url)
 
     def configure(self, workers: int) -> None:
-        (self.folder / "forge.toml").write_text(f'modules = ["tasks"]\n\n[queues.default]\nmax_workers = {workers}\n')
+        (self.folder / "forge.toml").write_text(
+            f'modules = ["tasks"]\ncancel_grace = 0.2\n\n[queues.default]\nmax_workers = {workers}\n'
+        )
 
     def launch(self, *words: str) -> Pod:
         """One that is not waited for."""

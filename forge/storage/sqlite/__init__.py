@@ -41,6 +41,7 @@ from forge.storage.contract import (
     Step,
     Storage,
     Want,
+    accepted_children,
     check_settings,
     run_plan,
 )
@@ -168,13 +169,20 @@ class SqliteStorage(Storage):
         if not endings:
             return []
         with self._writing() as (conn, now):
-            return Endings(conn, self._sql, now, max_crashes).finalize(endings)
+            return self._finalize(conn, endings, now, max_crashes)
+
+    def _finalize(self, conn: Connection, endings: Sequence[Ending], now: int, max_crashes: int) -> list[Ending]:
+        stale = Endings(conn, self._sql, now, max_crashes).finalize(endings)
+        if any(ending.children for ending in endings):
+            plan = self._plan(accepted_children(endings, stale), now)
+            run_plan(plan, lambda step: conn.rows(step.query.sql, step.params))
+        return stale
 
     def exchange(
         self, who: Incarnation, endings: Sequence[Ending], wants: Sequence[Want], *, max_crashes: int = MAX_CRASHES
     ) -> tuple[list[Ending], list[Claim]]:
         with self._writing() as (conn, now):
-            stale = Endings(conn, self._sql, now, max_crashes).finalize(endings)
+            stale = self._finalize(conn, endings, now, max_crashes)
             found = [self._claim(conn, who, want.queue, want.n, now) for want in wants]
             return stale, [claim for claims in found for claim in claims]
 

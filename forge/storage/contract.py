@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Self
 from uuid import UUID
 
-from forge.codec import check_name
+from forge.codec import check_name, clean_text
 from forge.errors import UsageError
 from forge.job import Claim, Counts, Done, Ending, Job, JobFilter, NewJob, Page, Pod, QueueSettings, Receipt, Status
 from forge.storage.low_water import LowWater
@@ -28,6 +28,7 @@ __all__ = [
     "Incarnation",
     "Listener",
     "LowWater",
+    "Note",
     "Plan",
     "Pruned",
     "Reaped",
@@ -46,6 +47,11 @@ THROTTLE_ATTEMPTS_CAP = 30
 # A success this long after a throttle window starts the curve over; sooner, a flapping limiter would reset it.
 THROTTLE_GRACE_SECONDS = 120.0
 MAX_CRASHES = 3
+
+MAX_PROGRESS_MESSAGE = 500  # characters; the rest is cut
+
+# (job, token, percent, message): how far a running job is.
+Note = tuple[UUID, int, float, str | None]
 
 Cancellation = Literal["cancelled", "requested", "ended"]  # requested: it runs, its owner has been told
 Deletion = Literal["deleted", "requested"]
@@ -160,6 +166,11 @@ class Storage(abc.ABC):
     def now(self) -> float:
         """The database's clock, seconds since 1970."""
 
+    @abc.abstractmethod
+    def connect(self) -> Any:
+        """A fresh connection of the driver's to the same database, for a handler's own statements: the caller's to
+        commit and close. psycopg: a transaction begins with the first statement. SQLite: with `begin immediate`."""
+
     # -- producing ---------------------------------------------------------------------------------------------
 
     @abc.abstractmethod
@@ -190,6 +201,22 @@ class Storage(abc.ABC):
     ) -> tuple[list[Ending], list[Claim]]:
         """`finalize` and then `claim`, in one transaction: (stale endings, claims)."""
 
+    @abc.abstractmethod
+    def complete_in(self, conn: Any, ending: Ending) -> bool:
+        """End one claim that is Done, result and children and all, in the open transaction of a connection as `connect`
+        makes them. False: the claim is not ours any more, nothing was changed, and the caller must roll back.
+
+        Errors of its library pass through unchanged."""
+
+    @abc.abstractmethod
+    def progress(self, notes: Sequence[Note]) -> None:
+        """Store how far running jobs are, where the token still holds. It goes when the claim ends."""
+
+    @abc.abstractmethod
+    def next_due(self, queues: Sequence[str]) -> float | None:
+        """Seconds until the earliest waiting job of these queues may be claimed (0 or less: now), None if none waits.
+        A queue that cools down is not before that ends; a paused one does not count."""
+
     # -- pods --------------------------------------------------------------------------------------------------
 
     @abc.abstractmethod
@@ -199,6 +226,10 @@ class Storage(abc.ABC):
     @abc.abstractmethod
     def beat(self, who: Incarnation) -> bool:
         """Say that the pod lives. False: it has been reaped, and none of its claims is its own any more."""
+
+    @abc.abstractmethod
+    def pulse(self, who: Incarnation) -> tuple[bool, list[tuple[UUID, int]]]:
+        """`beat` and `cancel_requests` in one round trip: what a pod does every second."""
 
     @abc.abstractmethod
     def deregister(self, who: Incarnation) -> int:
@@ -303,6 +334,16 @@ def accepted_children(endings: Sequence[Ending], stale: Sequence[Ending]) -> lis
         else:
             found |= {job.id: job for job in ending.children}
     return sorted(found.values(), key=lambda job: (job.dedupe_key is None, job.dedupe_key))
+
+
+def tidy_notes(notes: Sequence[Note]) -> list[Note]:
+    """The last note of each claim, by id (two transactions must lock rows in one order), in bounds."""
+    last = {(note[0], note[1]): note for note in notes}
+    return [
+        (job, token, min(max(percent, 0.0), 100.0), message and clean_text(message[:MAX_PROGRESS_MESSAGE]))
+        for job, token, percent, message in sorted(last.values(), key=lambda note: (note[0].int, note[1]))
+        if percent == percent  # NaN is not JSON
+    ]
 
 
 # Bounds of the numeric settings of a queue.

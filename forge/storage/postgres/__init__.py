@@ -7,7 +7,10 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
+import psycopg
+from psycopg import RawCursor
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.rows import tuple_row
 
 from forge.job import (
     ACTIVE,
@@ -35,6 +38,7 @@ from forge.storage.contract import (
     Incarnation,
     Listener,
     LowWater,
+    Note,
     Plan,
     Pruned,
     Reaped,
@@ -44,11 +48,13 @@ from forge.storage.contract import (
     Want,
     check_settings,
     run_plan,
+    tidy_notes,
 )
+from forge.storage.postgres import guest
 from forge.storage.postgres import schema as schema_of
 from forge.storage.postgres.bulk import Bulk
 from forge.storage.postgres.claims import Claims
-from forge.storage.postgres.connection import Connection, Database, bare, pipeline
+from forge.storage.postgres.connection import Connection, Database, Rows, bare, pipeline
 from forge.storage.postgres.listener import PostgresListener
 from forge.storage.postgres.rows import as_job, bare_claim, columns, encoded, fields, packed_ids, uuid_of
 from forge.storage.statements import check_schema_name, load_queries
@@ -97,6 +103,28 @@ class PostgresStorage(Storage):
 
     def _do(self, name: str, /, **params: Any) -> int:
         return self._db.run(Step(getattr(self._queries, name), params))[0].rowcount
+
+    def _by_index(self, name: str, /, *more: Step, **params: Any) -> Rows:
+        """A statement (and more) whose plan must not depend on statistics, nor on when it was made."""
+        settle = Step(self._queries.plan_by_index, {"local": True})
+        return self._db.run(settle, Step(getattr(self._queries, name), params), *more)[1]
+
+    def _afresh(self, name: str, /, **params: Any) -> list[tuple[Any, ...]]:
+        """A rare statement, planned each time for the tables as they are."""
+        query = getattr(self._queries, name)
+
+        def work(conn: Connection) -> list[tuple[Any, ...]]:
+            cursor: Rows = RawCursor(conn, row_factory=tuple_row)
+            args = query.args("dollar", params)
+            return cursor.execute(query.text("dollar"), args, prepare=False, binary=True).fetchall()
+
+        return self._db.attempt(work)
+
+    def connect(self) -> Any:
+        try:
+            return psycopg.connect(self._db.conninfo)
+        except psycopg.OperationalError as e:
+            raise self._db.unreachable(e) from None
 
     # -- producing ---------------------------------------------------------------------------------------------
 
@@ -159,6 +187,24 @@ class PostgresStorage(Storage):
     ) -> tuple[list[Ending], list[Claim]]:
         return self._claims.exchange(who, endings, wants, max_crashes)
 
+    def complete_in(self, conn: Any, ending: Ending) -> bool:
+        return guest.complete(conn, self._queries, ending, self.enqueue_plan)
+
+    def progress(self, notes: Sequence[Note]) -> None:
+        if notes := tidy_notes(notes):
+            ids, tokens, percents, messages = zip(*notes, strict=True)
+            params = {
+                "ids": packed_ids(ids),
+                "claims": list(tokens),
+                "percents": list(percents),
+                "messages": list(messages),
+            }
+            self._by_index("progress", **params)
+
+    def next_due(self, queues: Sequence[str]) -> float | None:
+        found: float | None = self._afresh("next_due", queues=list(queues))[0][0]
+        return found
+
     # -- pods --------------------------------------------------------------------------------------------------
 
     def register(self, name: str, queues: Sequence[str], host: str, pid: int) -> Incarnation:
@@ -167,6 +213,10 @@ class PostgresStorage(Storage):
 
     def beat(self, who: Incarnation) -> bool:
         return self._do("beat", pod=who.pod.id) == 1
+
+    def pulse(self, who: Incarnation) -> tuple[bool, list[tuple[UUID, int]]]:
+        found = self._afresh("pulse", pod=who.pod.id)
+        return found[0][0] is not None, [(id_, token) for _, id_, token in found if id_ is not None]
 
     def deregister(self, who: Incarnation) -> int:
         released = self.release(who.pod.id)
@@ -183,7 +233,7 @@ class PostgresStorage(Storage):
         """End every claim of a pod the same way, a batch at a time."""
         total = 0
         while True:
-            rows = self._rows("claims_of_pod", pod=pod, limit=1000)
+            rows = self._by_index("claims_of_pod", pod=pod, limit=1000).fetchall()
             endings = [Ending(bare_claim(*row), outcome, delay) for row in rows]
             stale = self.finalize(endings)
             total += len(endings) - len(stale)
@@ -193,7 +243,7 @@ class PostgresStorage(Storage):
     def reap(self, stale: float = 60.0, delay: float = 0.0) -> Reaped:
         """Each pod goes in a transaction with its row locked: a beat came first, or finds nothing."""
         gone = [row[0] for row in self._rows("remove_stale_pods", stale=stale)]
-        orphans = {row[0] for row in self._rows("orphan_owners")}
+        orphans = {row[0] for row in self._by_index("orphan_owners").fetchall()}
         jobs = sum(self._take_back(pod, Failed("reaped after stale heartbeat"), delay) for pod in sorted(orphans))
         return Reaped(gone, jobs)
 
@@ -214,15 +264,14 @@ class PostgresStorage(Storage):
     def _change(self, name: str, ids: Collection[UUID], **params: Any) -> dict[UUID, Any]:
         """An operator's verb on jobs by id; the keys of those it ended are given back in the same transaction."""
         packed = packed_ids(sorted(ids, key=lambda i: i.int))
-        steps = [Step(getattr(self._queries, name), {"ids": packed, **params})]
-        steps.append(Step(self._queries.settle_keys, {"ids": packed}))
-        return {row[0]: row[1] for row in self._db.run(*steps)[0].fetchall()}
+        settle = Step(self._queries.settle_keys, {"ids": packed})
+        return {row[0]: row[1] for row in self._by_index(name, settle, ids=packed, **params).fetchall()}
 
     def cancel_requests(self, who: Incarnation) -> list[tuple[UUID, int]]:
         return [(row[0], row[1]) for row in self._rows("cancel_requests", pod=who.pod.id)]
 
     def get(self, ids: Collection[UUID]) -> dict[UUID, Job]:
-        return {row[0]: as_job(row) for row in self._rows("get", ids=packed_ids(list(ids)))}
+        return {row[0]: as_job(row) for row in self._by_index("get", ids=packed_ids(list(ids))).fetchall()}
 
     def find(self, where: JobFilter, limit: int = 50, cursor: str | None = None) -> Page:
         params = {

@@ -210,10 +210,14 @@ class Project:
         """forge.toml, with these below what every project here has."""
         (self.folder / "forge.toml").write_text(f'modules = ["tasks"]\ncancel_grace = 0.2\n{text}')
 
-    def start(self, *words: str) -> Pod:
+    def launch(self, *words: str) -> Pod:
+        """One that is not waited for."""
         pod = Pod(self.folder, self.env, *words)
         self.pods.append(pod)
-        return pod.ready()
+        return pod
+
+    def start(self, *words: str) -> Pod:
+        return self.launch(*words).ready()
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
         """One that must end by itself."""

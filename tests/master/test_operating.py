@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+import orjson
 import pytest
 
 from forge.errors import ConfigError, ExitCode, LockedError
@@ -190,3 +192,56 @@ def test_systemd_hears_of_a_masters_life(project: Project, systemd: Systemd) -> 
     pod.process.send_signal(signal.SIGQUIT)
     systemd.hears("STOPPING=1")
     assert pod.process.wait(60) == 0
+
+
+# -- the log
+
+
+def logging_to(project: Project, **settings: str) -> None:
+    """Add the table to forge.toml."""
+    with (project.folder / "forge.toml").open("a") as toml:
+        toml.write("\n[logging]\n" + "".join(f'{key} = "{value}"\n' for key, value in settings.items()))
+
+
+def test_the_log_is_text_for_people(project: Project) -> None:
+    pod = project.start()
+    assert pod.stop() == 0
+    assert all(re.match(r"\d\d:\d\d:\d\d master  \S", line) for line in pod.lines), pod.lines
+
+
+def test_the_log_is_json_for_machines_and_a_crash_is_a_warning(project: Project) -> None:
+    logging_to(project, format="json")
+    pod = project.start()
+    project.enqueue("die_once", 1)
+    eventually(lambda: pod.says("killed by SIGKILL"))
+    assert pod.stop() == 0
+    lines = [orjson.loads(line) for line in pod.lines]
+    assert {line["logger"] for line in lines} == {"forge.master"}
+    (crash,) = [line for line in lines if "killed by SIGKILL" in line["message"]]
+    assert (crash["level"], crash["who"]) == ("warning", "master")
+    assert {line["level"] for line in lines if line is not crash} == {"info"}
+
+
+def test_the_log_has_a_level_and_a_file_that_usr1_reopens(project: Project) -> None:
+    logging_to(project, file="forge.log", level="warning")
+    file, moved = project.folder / "forge.log", project.folder / "forge.log.1"
+    pod = project.launch()
+    eventually(lambda: len(project.app.storage.pods()) == 1)
+    project.enqueue("die_once", 1)
+    eventually(lambda: "killed by SIGKILL" in file.read_text())
+    file.rename(moved)
+    pod.process.send_signal(signal.SIGUSR1)
+    eventually(file.exists)
+    project.enqueue("die_once", 2)
+    eventually(lambda: "killed by SIGKILL" in file.read_text())
+    assert pod.stop() == 0
+    assert pod.lines == [], "nothing goes to standard error"
+    assert "ready in" not in moved.read_text() + file.read_text(), "that is only information"
+
+
+def test_a_log_file_that_cannot_be_written_is_one_line(project: Project) -> None:
+    logging_to(project, file="no/forge.log")
+    ran = project.run()
+    assert ran.returncode == ExitCode.CONFIG
+    assert ran.stderr.startswith("error: cannot write the log file")
+    assert ran.stderr.count("\n") == 1

@@ -7,7 +7,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -32,6 +33,7 @@ class Nursery:
         theirs.close()
         self.control = ours
         self._lines = Lines()
+        self._orders: deque[tuple[bytes, list[int]]] = deque()  # with the descriptors that go along
         self.kinds: dict[str, dict[str, Any]] = {}
         self.unsafe: list[str] = []
 
@@ -59,14 +61,40 @@ class Nursery:
     def fork(self, label: str) -> socket.socket:
         """Ask for a worker; the answer is our end of its channel, usable at once."""
         ours, theirs = socket.socketpair()
-        line = orjson.dumps({"do": "fork", "label": label}) + b"\n"
-        socket.send_fds(self.control, [line], [theirs.fileno()])
-        theirs.close()
+        self._order(order_line("fork", label=label), [theirs.detach()])
         return ours
+
+    def exec(
+        self, number: int, argv: Sequence[str], env: Mapping[str, str | None], cwd: str, fds: Sequence[int]
+    ) -> None:
+        """Ask for a program with these as stdin, stdout and stderr, which are the zygote's from here on. It tells
+        `{"started": number, "pid": …}`, then `{"exited": pid, "status": …}` as of any child."""
+        self._order(order_line("exec", number=number, argv=argv, env=env, cwd=cwd), fds)
+
+    def _order(self, line: bytes, fds: Sequence[int] = ()) -> None:
+        self._orders.append((line, list(fds)))
+        self.flush()
+
+    def flush(self) -> None:
+        """Write the orders that wait, as far as the zygote takes them: a command's words may be many."""
+        while self._orders:
+            line, fds = self._orders[0]
+            try:
+                sent = socket.send_fds(self.control, [line], fds) if fds else self.control.send(line)
+            except BlockingIOError:
+                return
+            except OSError:
+                sent = len(line)  # it is gone, which is seen on the reading side
+            for fd in fds:
+                os.close(fd)
+            if sent < len(line):
+                self._orders[0] = (line[sent:], [])
+            else:
+                self._orders.popleft()
 
     def retire(self) -> None:
         """No more forks; the zygote leaves after its last child."""
-        self.control.send(order_line("retire"))
+        self._order(order_line("retire"))
 
     def messages(self) -> Iterator[dict[str, Any]]:
         """What has come in. EOFError: the zygote is gone."""

@@ -88,7 +88,20 @@ class Child(Process):
                 self.kill()
                 self._pool.vacate(self)
         elif self._silent_since is not None and now - self._silent_since > END_KNOWN_WITHIN:
-            self.fail(f"it closed its {self._silent_pipe} and went on")
+            self._closed_a_pipe()
+
+    def _closed_a_pipe(self) -> None:
+        job, unseen = self.job, self._never_saw_its_job(self.unread())
+        if unseen:
+            self.job = None
+        self.fail(f"it closed its {self._silent_pipe} and went on")
+        if unseen and job is not None:
+            self._pool.give_again(job)
+
+    def _never_saw_its_job(self, unread: int) -> bool:
+        """A child that has answered before and is leaving: the job can be given to another as if nothing had been.
+        One that has never answered may never read a job, and neither may its successors: that job fails."""
+        return self.job is not None and self.answers > 0 and unread >= self._request
 
     def fail(self, why: str) -> None:
         """Its job, if any, has failed for this reason; the child is of no more use."""
@@ -149,8 +162,8 @@ class Child(Process):
     def ended(self) -> None:
         if self.killed:
             return
+        unseen = self._never_saw_its_job(self.unread_at_end)
         job, self.job = self.job, None
-        unread = job is not None and self.unread_at_end >= self._request
         missing = self.last_words if self.status in (127, None) and self.last_words.startswith(CANNOT_RUN) else None
         why = f"{how(self.status)}{' in the middle of its answer' if self._reply and job else ''}"
         if missing is not None:
@@ -160,8 +173,8 @@ class Child(Process):
             return
         if missing is not None:
             self._pool.finish(unstarted(job, missing))
-        elif unread and self.answers:
-            self._pool.give_again(job)  # it left of its own will before it saw the job
+        elif unseen:
+            self._pool.give_again(job)
         else:
             self._pool.finish(failed(job, f"{self.who} {why}, without an answer"))
 

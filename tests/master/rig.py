@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import selectors
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
+
+import orjson
 
 from forge import config
 from forge.job import Claim, Ending
@@ -67,7 +68,7 @@ class Rig:
         """A job that has just been claimed."""
         known: dict[str, Any] = {"priority": 0, "run_at": None, "id": uuid4(), "token": 1, "queue": "default"}
         known |= {"attempt": 1, "max_attempts": 5, "timeout": 60, "keep_result": True, "keyed": False}
-        claim = Claim(kind=kind, payload=json.dumps(payload).encode(), **{**known, **fields})
+        claim = Claim(kind=kind, payload=orjson.dumps(payload), **{**known, **fields})
         assert self.programs.take([claim]) == []
         return claim
 

@@ -18,9 +18,10 @@ from forge.codec import encode_payload
 from forge.config import CommandConfig, CommandsConfig
 from forge.config.checks import suggest
 from forge.job import Cancelled, Claim, Dead, Done, Ending
+from forge.master.nursery import how_it_ended
 from forge.master.places import Places
 from forge.master.pools import failed
-from forge.master.processes import CANNOT_RUN, Process, Recipe, Yard, how
+from forge.master.processes import CANNOT_RUN, Process, Recipe, Yard
 
 __all__ = ["KIND", "Commands", "Hidden", "Order", "Run", "Wrong", "enabled", "order_of"]
 
@@ -218,7 +219,7 @@ class Run(Process):
 
     def _reason(self) -> str:
         if self.status is None or self.status < 0:
-            return self.last_words if self.last_words.startswith(CANNOT_RUN) else how(self.status)
+            return self.last_words if self.last_words.startswith(CANNOT_RUN) else how_it_ended(self.status)
         said = self._errors.text(SHOWN).strip() or self._output.text(SHOWN).strip()
         return f"exit {self.status}: {said}" if said else f"exit {self.status}"
 

@@ -17,8 +17,9 @@ from forge.config import PoolConfig
 from forge.errors import InvalidJob
 from forge.job import Cancelled, Claim, Done, Ending, Failed, Outcome, Released
 from forge.master.lines import OutOfStep, outcome_of, request_line, shown
+from forge.master.nursery import how_it_ended
 from forge.master.places import Places
-from forge.master.processes import CANNOT_RUN, Process, Recipe, Yard, how
+from forge.master.processes import CANNOT_RUN, Process, Recipe, Yard
 from forge.retry import DEFAULT_BACKOFF
 
 __all__ = ["Child", "Pool", "failed", "unstarted"]
@@ -165,7 +166,7 @@ class Child(Process):
         unseen = self._never_saw_its_job(self.unread_at_end)
         job, self.job = self.job, None
         missing = self.last_words if self.status in (127, None) and self.last_words.startswith(CANNOT_RUN) else None
-        why = f"{how(self.status)}{' in the middle of its answer' if self._reply and job else ''}"
+        why = f"{how_it_ended(self.status)}{' in the middle of its answer' if self._reply and job else ''}"
         if missing is not None:
             self._pool.cannot_start(missing)
         self._pool.vacate(self, None if self.leaving_by is not None else why)
@@ -274,9 +275,16 @@ class Pool:
                 if self._missing is not None and now - seat.child.started_at > SETTLED:
                     self._missing = None
                 seat.child.tick(now)
-            elif now >= seat.start_at and not self._retired:
+            elif now >= seat.start_at and not self._retired and not self._yard.nursery.gone:
                 seat.child = Child(self._yard, seat.label, self)
                 self._yard.start(seat.child, self._recipe)
+
+    @property
+    def waits(self) -> bool:
+        """Whether the clock matters to it."""
+        if self._missing is not None or not all(seat.child for seat in self._seats):
+            return True
+        return any(c.job is not None or c.silent or c.leaving_by is not None or c.waits for c in self.children())
 
     def retire(self) -> None:
         """Children leave as their jobs end; nothing is started any more."""
@@ -302,6 +310,7 @@ class Pool:
                 seat.barren = 0 if child.answers or why is None else seat.barren + 1
                 pause = min(FIRST_PAUSE * 2 ** (seat.barren - 2), LONGEST_PAUSE) if seat.barren > 1 else 0.0
                 seat.start_at = time.monotonic() + pause
+                self._yard.look_at = min(self._yard.look_at, seat.start_at)
                 if why is not None and self._missing is None:
                     again = "" if self._retired else f"; another starts {f'in {pause:.1f} s' if pause else 'at once'}"
                     self._yard.log(f"{child.who} {why}{again}", f"pool {self.name}")

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from forge.master.nursery import Nursery
 
-__all__ = ["CANNOT_RUN", "Log", "Process", "Recipe", "Yard", "how"]
+__all__ = ["CANNOT_RUN", "Log", "Process", "Recipe", "Yard"]
 
 CANNOT_RUN = "forge: cannot run "  # what a child that could not become its program writes, see `forge.worker.exec`
 
@@ -49,6 +49,7 @@ class Yard:
         self._numbers = itertools.count(1)
         self._living: dict[int, Process] = {}  # by number
         self._by_pid: dict[int, Process] = {}
+        self.look_at = 0.0  # monotonic: somebody here wants to look at the clock then
 
     def start(self, process: Process, recipe: Recipe) -> None:
         """Have the zygote exec it."""
@@ -59,6 +60,9 @@ class Yard:
 
     def heard(self, message: Mapping[str, Any]) -> bool:
         """A message of a zygote; False if it is not about a program."""
+        if not self._living:
+            return False
+        self.look_at = 0.0
         if "started" in message:
             process = self._living[message["started"]]
             if message["pid"]:
@@ -73,18 +77,14 @@ class Yard:
             return False
         return True
 
-    def orphaned(self, nursery: Nursery) -> None:
-        """A zygote is gone, and its children with it: nobody will tell how they ended."""
-        for process in list(self._living.values()):
-            if process.nursery is nursery:
-                process._kill_group()
-                self._forget(process, None)
-
     def tick(self, now: float) -> None:
         """Go on with what had to wait."""
-        for process in self._living.values():
-            process._resume(now)
-            process.nursery.flush()
+        for process in list(self._living.values()):
+            if process.nursery.gone:  # and its children with it: nobody will tell how they ended
+                process._kill_group()
+                self._forget(process, None)
+            else:
+                process._resume(now)
 
     def kill_all(self) -> None:
         """At the end of the master."""
@@ -142,6 +142,11 @@ class Process:
         """It is gone, and all it wrote has been heard."""
 
     # -- to do with it -----------------------------------------------------------------------------------------
+
+    @property
+    def waits(self) -> bool:
+        """Whether the clock matters to it."""
+        return self._lines_dropped > 0 or any(n > PER_SECOND for n in self._read_in_window.values())
 
     @property
     def who(self) -> str:
@@ -318,15 +323,3 @@ class Process:
         self.unread_at_end = self.unread()
         self._close_pipes()
         self.ended()
-
-
-def how(status: int | None) -> str:
-    """A process's end in words."""
-    if status is None:
-        return "is gone"
-    if status >= 0:
-        return f"exited with {status}"
-    try:
-        return f"killed by {signal.Signals(-status).name}"
-    except ValueError:
-        return f"killed by signal {-status}"

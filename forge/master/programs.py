@@ -5,6 +5,7 @@ The loop gives it the claims of its kinds, the zygote's messages and the time, a
 
 from __future__ import annotations
 
+import math
 import selectors
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -21,11 +22,11 @@ from forge.master.processes import Log, Recipe, Yard
 
 __all__ = ["Programs"]
 
-LOOK_EVERY = 0.2  # seconds between looks at the clock while there are programs
+LOOK_EVERY = 0.1  # seconds between looks at the clock while programs run
 
 
 class Programs:
-    """The pools and commands of one pod."""
+    """The pools and commands of one pod. Children are started at the first tick."""
 
     def __init__(
         self,
@@ -53,7 +54,7 @@ class Programs:
         jobs that wait come along."""
         if self._yard is None:
             self._yard = Yard(self._selector, nursery, self._log)
-        self._yard.nursery = nursery
+        self._yard.nursery, self._yard.look_at = nursery, 0.0
         before = self._waiting()
         for pool in self._pools.values():
             pool.retire()
@@ -67,10 +68,21 @@ class Programs:
         self.kinds = frozenset([*self._pools, *([commands.KIND] if commands.enabled(config.commands) else [])])
         self._place(before)
 
-    def tick(self, now: float) -> None:
-        """Look at the clock, and give jobs to who is free."""
+    def tick(self, now: float, serving: bool = True) -> None:
+        """Look at the clock if it is time, and give jobs to who is free; with `serving` false, none."""
         if self._yard is None:
             return
+        if now >= self._yard.look_at:
+            self._yard.look_at = now + LOOK_EVERY
+            self._look(now)
+        self.places.blocked.clear()
+        if serving and self.places.waiting:
+            for pool in self._pools.values():
+                pool.give()
+            self._commands[0].give()
+
+    def _look(self, now: float) -> None:
+        assert self._yard is not None
         self._yard.tick(now)
         for pool in self._all_pools():
             pool.tick(now)
@@ -80,23 +92,32 @@ class Programs:
             self._place(pool.take_out())
         self._leaving = [pool for pool in self._leaving if any(pool.children())]
         self._commands[1:] = [each for each in self._commands[1:] if each.runs]
-        self.places.blocked.clear()
-        for pool in self._pools.values():
-            pool.give()
-        self._commands[0].give()
 
-    def due(self, now: float) -> float | None:
-        """When it wants to look at the clock again, monotonic; None: when something has happened."""
-        return now + LOOK_EVERY if self._yard or self._pools else None
+    def due(self) -> float:
+        """When it wants to look at the clock, monotonic; infinity: when something has happened."""
+        if self._yard is None:
+            return math.inf
+        waits = any(pool.waits for pool in self._all_pools()) or any(each.runs for each in self._commands)
+        return self._yard.look_at if waits else math.inf
 
     def drain(self) -> None:
         """Give back what waits; children leave as their jobs end."""
         self._stopping = True
+        if self._yard is not None:
+            self._yard.look_at = 0.0
         self._place(self._waiting())
         for pool in self._pools.values():
             pool.retire()
             self._leaving.append(pool)
         self._pools = {}
+
+    def give_back(self, queue: str) -> None:
+        """The queue is not served any more: its jobs that wait go back."""
+        waiting = self._waiting()
+        for claim in waiting:
+            if claim.queue == queue:
+                self.places.finish(Ending(claim, Released()))
+        self._place([claim for claim in waiting if claim.queue != queue])
 
     @property
     def gone(self) -> bool:
@@ -132,11 +153,6 @@ class Programs:
     def heard(self, message: Mapping[str, Any]) -> bool:
         """A message of a zygote; False if it is not about a program."""
         return self._yard is not None and self._yard.heard(message)
-
-    def orphaned(self, nursery: Nursery) -> None:
-        """A zygote is gone, and its children with it."""
-        if self._yard is not None:
-            self._yard.orphaned(nursery)
 
     def cancel(self, wanted: set[tuple[UUID, int]]) -> None:
         """Stop those of the jobs that are here, given by id and token."""

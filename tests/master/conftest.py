@@ -105,6 +105,9 @@ def grandchild() -> None:
 '''
 
 
+MASTER = [str(Path(sys.executable).parent / "forge-master"), "-c", "forge.toml"]
+
+
 def alive(pid: int) -> bool:
     """Whether a process runs (a zombie does not)."""
     try:
@@ -124,9 +127,9 @@ def eventually(fact: Callable[[], object], within: float = 30.0) -> None:
 class Pod:
     """One `forge-master` and what it says."""
 
-    def __init__(self, folder: Path, env: dict[str, str]) -> None:
+    def __init__(self, folder: Path, env: dict[str, str], *words: str) -> None:
         self.process = subprocess.Popen(
-            [Path(sys.executable).parent / "forge-master", "-c", "forge.toml"],
+            [*MASTER, *words],
             cwd=folder,
             env=env,
             stderr=subprocess.PIPE,
@@ -182,12 +185,26 @@ class Project:
         self.app = Forge(url)
 
     def configure(self, workers: int) -> None:
-        (self.folder / "forge.toml").write_text(f'modules = ["tasks"]\n\n[queues.default]\nmax_workers = {workers}\n')
+        (self.folder / "forge.toml").write_text(
+            f'modules = ["tasks"]\ncancel_grace = 0.2\n\n[queues.default]\nmax_workers = {workers}\n'
+        )
 
-    def start(self) -> Pod:
-        pod = Pod(self.folder, self.env)
+    def start(self, *words: str) -> Pod:
+        pod = Pod(self.folder, self.env, *words)
         self.pods.append(pod)
         return pod.ready()
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """One that must end by itself."""
+        return subprocess.run(
+            [*MASTER, *words],
+            cwd=self.folder,
+            env=self.env,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
 
     def events(self, word: str) -> list[list[str]]:
         """The ledger's lines that start with the word."""

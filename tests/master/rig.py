@@ -49,11 +49,10 @@ class Rig:
 
     def _hear(self, nursery: Nursery) -> None:
         try:
-            for message in nursery.messages():
+            for message in nursery.receive():
                 self.programs.heard(message)
         except EOFError:
             self._selector.unregister(nursery.control)
-            self.programs.orphaned(nursery)
 
     def until(self, fact: Callable[[], object], within: float = 30.0) -> None:
         """Turn the loop until it holds; the time is a bound, not a measure."""
@@ -62,6 +61,8 @@ class Rig:
             assert time.monotonic() < end, (self.log, self.endings)
             for key, _ in self._selector.select(0.01):
                 key.data()
+            for nursery in self.nurseries:
+                nursery.flush()
             self.programs.tick(time.monotonic())
 
     def enqueue(self, kind: str, payload: Any = None, **fields: Any) -> Claim:

@@ -354,7 +354,7 @@ def test_a_new_configuration_replaces_children_as_their_jobs_end(rig: Rig, ledge
     rig.until(lambda: rig.programs.places.running["default"] == 2)
     lost = rig.enqueue("other", {"do": "ok"})
     rig.configure(pool("perl", "perl", BROKEN, size=3))
-    rig.nurseries[0].retire()
+    rig.nurseries[0].tell("retire")
     assert rig.ending(running).result == str(before).encode()
     assert all(isinstance(rig.ending(claim).outcome, Done) for claim in waiting)
     assert isinstance(rig.ending(lost).outcome, Released)  # its kind is not served any more

@@ -102,9 +102,8 @@ def _parser() -> Parser:
 
 def _say_what_is_not_run(config: Config) -> None:
     """Sections that are checked but have nobody yet to serve them: better said than found out."""
-    for name in ("pools", "cron"):
-        if getattr(config, name):
-            log(f"[{name}] is checked but not served by this release")
+    if config.cron:
+        log("[cron] is checked but not served by this release")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from forge.config import suggest
 from forge.job import Claim, Ending, Released
@@ -34,6 +34,8 @@ class Claimer:
         self._sometimes = Sometimes(60.0)
         self.unknown_kind_ttl = 0.0  # seconds after which a job that nobody knows is dead
         self.stopping = False  # what still comes goes back
+        # Somebody who keeps the jobs that are not for workers, and answers with the others.
+        self.take: Callable[[Sequence[Claim]], Sequence[Claim]] = lambda claims: claims
 
     def start(self) -> None:
         """Start the courier."""
@@ -67,7 +69,7 @@ class Claimer:
         if who is not self._presence.who or self.stopping or lane.closing:
             self._writer.release(claims)
             claims = []
-        lane.claimed(self._known(claims, now), asked, found)
+        lane.claimed(self._known(self.take(lane.capped(claims)), now), asked, found)
 
     def _known(self, claims: Sequence[Claim], now: float) -> Sequence[Claim]:
         """Those of a kind that somebody here can run. The others go back untouched: another pod may know them, or the

@@ -35,6 +35,8 @@ class Lane:
         self.slots: list[Slot] = []
         self.closing = False  # the queue is not served any more
         self.waiting: deque[Claim] = deque()
+        self.outside = 0  # places that jobs in programs take, or are to take next
+        self.taken = 0  # jobs that programs have, running or waiting
         self.low_water = LowWater()
         self.claiming = False
         self.busy = False  # the last claim was full: there is more
@@ -69,9 +71,21 @@ class Lane:
             self.slots.pop()
 
     @property
+    def places(self) -> int:
+        """Jobs that may run at the same time, in workers and in programs."""
+        return self.size * (1 if self.settings.worker == "process" else self.settings.concurrency)
+
+    @property
+    def working(self) -> int:
+        """Places that workers take."""
+        if self.settings.worker == "process":
+            return sum(1 for slot in self.slots if slot.in_hand)
+        return sum(len(slot.in_hand) for slot in self.slots)
+
+    @property
     def window(self) -> int:
         """Jobs a worker of processes may have in hand."""
-        if self._took is None or self._careful_until > time.monotonic():
+        if self._took is None or self.outside or self._careful_until > time.monotonic():
             return 1
         return max(1, min(MOST_AHEAD, int(AHEAD / max(self._took, 1e-6))))
 
@@ -110,6 +124,8 @@ class Lane:
         room = sum(self._room_of(slot, window) for slot in self.slots)
         if window > 1 and room and self.settings.worker == "process":
             room += window * len(self.slots)  # the next round, claimed while this one runs
+        if self.taken:
+            room = min(room, self.places - self.working - self.taken)
         self.room = 0 if self.closing else max(0, room - len(self.waiting))
         if self.claiming or not (self.busy or now >= self._look_at) or now < self._held_until:
             return 0
@@ -120,12 +136,14 @@ class Lane:
         self.claiming = True
         self._look_at = now + self.look_every * random.uniform(0.5, 1.5)
 
+    def capped(self, claims: Sequence[Claim]) -> Sequence[Claim]:
+        """With no more time than the queue allows."""
+        cap = self.settings.timeout
+        return claims if cap is None else [c if c.timeout <= cap else c._replace(timeout=cap) for c in claims]
+
     def claimed(self, claims: Sequence[Claim], asked: int, found: int) -> None:
         """What it brought: `found` jobs, of which these are for workers."""
         self.claiming = False
-        cap = self.settings.timeout
-        if cap is not None:
-            claims = [c if c.timeout <= cap else c._replace(timeout=cap) for c in claims]
         self.waiting.extend(claims)
         self.busy = found >= asked
 
@@ -141,13 +159,15 @@ class Lane:
         """Give waiting jobs to workers, the emptiest first. Whether any was given."""
         window, given = self.window, False
         free = [slot for slot in self.slots if self._room_of(slot, window)] if self.waiting else []
-        while self.waiting and free:
+        left = self.places - self.working - self.outside if self.outside else len(self.waiting)
+        while self.waiting and free and left > 0:
             free.sort(key=lambda slot: len(slot.in_hand))
             for slot in free:
-                if not self.waiting:
+                if not self.waiting or left <= 0:
                     break
                 slot.send(self.waiting.popleft(), now)
                 given = True
+                left -= 1
             free = [slot for slot in free if self._room_of(slot, window)]
         return given
 

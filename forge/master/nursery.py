@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -98,6 +98,13 @@ class Nursery:
         ours, theirs = socket.socketpair()
         self._order(order_line("fork", label=label), [theirs.detach()])
         return ours
+
+    def exec(
+        self, number: int, argv: Sequence[str], env: Mapping[str, str | None], cwd: str, fds: Sequence[int]
+    ) -> None:
+        """Ask for a program with these as stdin, stdout and stderr, which are the zygote's from here on. It tells
+        `{"started": number, "pid": …}`, then `{"exited": pid, "status": …}` as of any child."""
+        self._order(order_line("exec", number=number, argv=argv, env=env, cwd=cwd), fds)
 
     def tell(self, order: str) -> None:
         """`retire`: no more forks, it leaves after its last child. `stacks`: it writes them to the log."""

@@ -22,6 +22,7 @@ from forge.errors import DatabaseError, ExitCode, ForgeError
 from forge.master import stopping
 from forge.master.budgets import Budgets
 from forge.master.claiming import Claimer
+from forge.master.commands import Hidden
 from forge.master.couriers import Courier, Then
 from forge.master.crew import Crew
 from forge.master.hearing import Hearing
@@ -29,6 +30,7 @@ from forge.master.lanes import Lane
 from forge.master.notify import Notifier
 from forge.master.nursery import Nursery
 from forge.master.presence import Beat, Presence, prepare
+from forge.master.programs import Programs
 from forge.master.questions import Desk
 from forge.master.rolling import Nurseries
 from forge.master.slots import Slot
@@ -64,8 +66,10 @@ class Master:
         read_config: Callable[[], Config] | None = None,
         reopen_logs: Callable[[], None] = lambda: None,
         notifier: Notifier | None = None,
+        hidden: Hidden | None = None,
     ) -> None:
-        """`heart` is a storage for the heartbeat alone. The nursery is ready. `read_config` is called on SIGHUP."""
+        """`heart` is a storage for the heartbeat alone. The nursery is ready. `read_config` is called on SIGHUP;
+        `hidden` are variables that programs are to find as they were."""
         self.storage, self.config = storage, config
         self._read_config, self._reopen_logs = read_config or (lambda: config), reopen_logs
         self._notifier = notifier or Notifier({})
@@ -82,10 +86,13 @@ class Master:
         self._budgets = Budgets(config.limits)
         self._desk = Desk(storage, self._clerk, self._budgets)
         self.crew = Crew(self.lanes, self._selector, self._writer.end)
-        self.nurseries = Nurseries(nursery, config, self._selector, self.crew.heard, self._settled)
+        self.nurseries = Nurseries(nursery, config, self._selector, self._heard, self._settled)
         self.crew.nurseries = self.nurseries
         self.crew.hear = Hearing(self.lanes, self.crew, self._writer, self._desk).hear
         self._claimer = Claimer(storage, self._post, self.presence, self.nurseries, self._writer)
+        self.programs = Programs(self._selector, self._writer.end, self._free_places, log, hidden)
+        self.programs.configure(config, nursery)
+        self._claimer.take = self.programs.take
         self._make_lanes()
 
     # -- its life ----------------------------------------------------------------------------------------------
@@ -123,6 +130,7 @@ class Master:
             if now >= self._tick_at or self.crew.urgent:
                 self._tick(now)
             serving = self._serving(now)
+            self._run_programs(now, serving)
             for lane in self.lanes.values():
                 if serving:
                     if lane.dispatch(now):
@@ -133,12 +141,29 @@ class Master:
             self.nurseries.flush()
             self._writer.flush(self.config.max_crashes)
 
+    def _run_programs(self, now: float, serving: bool) -> None:
+        """Before workers are given jobs: a job for a program that has waited for a place takes the next one."""
+        self.programs.tick(now, serving)
+        if self.programs.kinds:
+            places = self.programs.places
+            self.presence.holding = self.presence.holding or self.programs.in_hand > 0
+            for lane in self.lanes.values():
+                lane.outside, lane.taken = places.outside(lane.queue), places.taken[lane.queue]
+
+    def _free_places(self, queue: str) -> int:
+        lane = self.lanes.get(queue)
+        return lane.places - lane.working if lane is not None else 0
+
+    def _heard(self, nursery: Nursery, message: dict[str, Any]) -> None:
+        if not self.programs.heard(message):
+            self.crew.heard(nursery, message)
+
     def _serving(self, now: float) -> bool:
         return self._stop_by is None and now < self.presence.trusted_until
 
     def _patience(self) -> float:
         now = time.monotonic()
-        at = [self._tick_at, self._notifier.due]
+        at = [self._tick_at, self._notifier.due, self.programs.due()]
         if self._serving(now):
             at += [look for lane in self.lanes.values() if (look := lane.next_look()) is not None]
         return max(min(at) - now, 0.0)
@@ -162,7 +187,8 @@ class Master:
         if self.nurseries.unsettled:
             at.append(now + TICK)
         lanes = self.lanes.values()
-        self.presence.holding = any(lane.waiting or any(s.in_hand for s in lane.slots) for lane in lanes)
+        in_lanes = any(lane.waiting or any(s.in_hand for s in lane.slots) for lane in lanes)
+        self.presence.holding = in_lanes or self.programs.in_hand > 0
         self.presence.idle = [lane.queue for lane in lanes if lane.room and not lane.busy]
         self._tick_at = min(at)
 
@@ -219,6 +245,7 @@ class Master:
         if not cancels:
             return
         wanted, now = {(id, token) for id, token in cancels}, time.monotonic()
+        self.programs.cancel(wanted)
         for lane in self.lanes.values():
             for claim in [c for c in lane.waiting if (c.id, c.token) in wanted]:
                 lane.waiting.remove(claim)
@@ -233,6 +260,7 @@ class Master:
         """Reaped: the jobs in hand are somebody else's now. Kill what runs them and go on as a new pod."""
         log("this pod had been taken for dead; starting over as a new one", level=logging.ERROR)
         self._writer.forget()
+        self.programs.lost()
         for lane in self.lanes.values():
             lane.waiting.clear()
         for slot in self.crew.slots():
@@ -258,6 +286,7 @@ class Master:
                 lane.closing = True
                 lane.resize(0)
                 self._give_back(lane)
+                self.programs.give_back(name)
 
     def _reload(self) -> None:
         """Read the settings again, and have a new zygote import the code again; the rest follows when it is ready."""
@@ -281,6 +310,7 @@ class Master:
             self.config = config
             self._budgets.change(config.limits)
             self._make_lanes()
+            self.programs.configure(config, self.nurseries.current)
             queues = config.declared_queues()
             self._clerk.send(lambda: prepare(self.storage, queues), _prepared)
             self.crew.roll()
@@ -289,7 +319,7 @@ class Master:
     def _summary(self) -> str:
         """`4 workers, 2 jobs running`, for systemctl status."""
         slots = list(self.crew.slots())
-        running = sum(1 for slot in slots for _ in slot.running())
+        running = sum(1 for slot in slots for _ in slot.running()) + self.programs.places.running.total()
         return f"{counted(sum(slot.ready for slot in slots), 'worker')}, {counted(running, 'job')} running"
 
     # -- signals and the end -----------------------------------------------------------------------------------
@@ -333,19 +363,22 @@ class Master:
             self._stop_by = now
         elif not again:
             self._stop_by = now + self.config.shutdown_timeout
-            log(f"stopping: {sum(len(s.in_hand) for s in self.crew.slots())} jobs in hand")
+            in_hand = sum(len(slot.in_hand) for slot in self.crew.slots()) + self.programs.in_hand
+            log(f"stopping: {in_hand} jobs in hand")
 
     def _drain(self) -> ExitCode:
         """Give back what has not started, wait for what has, give back what will not end."""
         assert self._stop_by is not None
         self._notifier.stopping()
         self.crew.stopping = self._claimer.stopping = True
+        self.programs.drain()
         for lane in self.lanes.values():
             self._give_back(lane)
             for slot in lane.slots:
                 slot.drain()
         self._until(self._drained)
         self.crew.kill_all()
+        self.programs.close()
         for slot in self.crew.slots():
             self._writer.release([held.claim for held in slot.close()], "the master was stopped")
         by = max(self._stop_by, time.monotonic() + WRITE_WITHIN)
@@ -356,7 +389,7 @@ class Master:
 
     def _drained(self) -> bool:
         assert self._stop_by is not None
-        idle = not any(slot.channel for slot in self.crew.slots()) and not self._claimer.busy
+        idle = not any(slot.channel for slot in self.crew.slots()) and not self._claimer.busy and self.programs.gone
         return idle or time.monotonic() >= self._stop_by
 
     def _leave(self) -> ExitCode:

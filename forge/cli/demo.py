@@ -1,85 +1,98 @@
-"""`python -m forge.cli.demo`: a few dozen pretended jobs on a SQLite database of their own, to watch.
+"""`python -m forge.cli.demo`: a real forge-master on a SQLite database of its own, and a few dozen jobs to watch.
 
-In a terminal it shows a live table and stays up for jobs from another one; elsewhere it prints lines and ends.
+In a terminal it shows a live table and stays up for jobs from another one; elsewhere it prints lines and ends. All that
+is shown is read from the database, as any other program could. However it ends, no process and no folder is left.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
+import signal
+import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from forge import Dead, Failed, Forge, Snooze, Status, Throttled
+from forge import Forge
 from forge.cli import report
-from forge.cli.common import duration, table
-from forge.job import ACTIVE, Ending
-from forge.worker.inline import Context, drain
-from forge.worker.simulated import PLANS, perform
+from forge.cli.demo_screen import Screen
+from forge.errors import ForgeError
+from forge.job import ACTIVE
+from forge.worker.zygote import die_with_parent
 
 __all__ = ["main"]
 
-SPEED = 2.5  # times as fast as the plans are written
-RETRY, SNOOZE, COOL_DOWN = 0.4, 0.8, 1.0  # seconds: short, because somebody is watching
 EACH = 9  # jobs of each kind
-EVENTS = 8  # of the latest shown under the table
+LOOK = 0.05  # seconds between looks at the database
+READY_WITHIN, STOPPED_WITHIN = 60.0, 15.0
+SETTINGS = """\
+database = "sqlite:///forge.db"
+modules = ["forge.cli.demo_tasks"]
+shutdown_timeout = 10
+
+[queues.default]
+max_workers = 4
+
+[queues.webhooks]
+max_workers = 2
+throttle = "hint"
+"""
 
 
 def main() -> int:
     """Run the demo; Ctrl-C is the way to end it in a terminal, so it ends well."""
+    for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: leave nothing behind
+        signal.signal(number, signal.default_int_handler)
     return report(_run, [])
 
 
 def _run() -> int:
-    with tempfile.TemporaryDirectory(prefix="forge-demo-") as folder:
-        database = f"sqlite:///{Path(folder)}/forge.db"
-        with Forge(database) as app:
-            screen = Screen(app, live=sys.stdout.isatty())
-            try:
-                _play(app, screen)
-                if screen.live:
-                    _stay(app, screen, database)
-            except KeyboardInterrupt:
-                pass
-            finally:
-                screen.close()
+    with _folder() as folder, _master(folder) as master, Forge(f"sqlite:///{folder}/forge.db") as app:
+        with Screen(app, live=sys.stdout.isatty()) as screen:
+            _play(app, screen, master)
+        if screen.live:
+            _stay(screen, master, folder)
+        master.stop()
     return 0
 
 
-def _play(app: Forge, screen: Screen) -> None:
-    started = time.monotonic()
-    _define(app)
-    app.storage.set_queue("webhooks", throttle="hint")
+@contextmanager
+def _folder() -> Iterator[Path]:
+    """A project to run, gone afterwards. The last worker of a killed master may still write while it is removed."""
+    folder = Path(tempfile.mkdtemp(prefix="forge-demo-"))
+    try:
+        (folder / "forge.toml").write_text(SETTINGS)
+        yield folder
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for _ in range(50):
+            shutil.rmtree(folder, ignore_errors=True)
+            if not folder.exists():
+                break
+            time.sleep(0.1)
+
+
+def _play(app: Forge, screen: Screen, master: Master) -> None:
+    """From the first job to the last."""
     ids = _enqueue(app)
-    screen.say(f"{len(ids)} jobs enqueued on {app.storage.url}")
-    while any(job.status in ACTIVE for job in app.storage.get(ids).values()):
-        drain(app, on_job=screen.ended)
-        time.sleep(0.05)  # until a retry, the snooze or the cool-down is due
-        screen.draw()
+    for line in master.until_ready():
+        print(line, flush=True)
+    print(f"{len(ids)} jobs enqueued on {app.storage.url}\n", flush=True)
+    started = time.monotonic()
+    while True:
+        active = any(job.status in ACTIVE for job in app.storage.get(ids).values())
+        screen.look()
+        if not active:
+            break
+        master.check()
+        time.sleep(LOOK)
     screen.summary(time.monotonic() - started)
-
-
-def _define(app: Forge) -> None:
-    seen: set[UUID] = set()
-
-    def pretend(ctx: Context, payload: dict[str, Any]) -> None:
-        if payload.get("never_works"):
-            raise Failed("550 no such mailbox")
-        if ctx.id not in seen:
-            seen.add(ctx.id)
-            if payload.get("embargoed"):
-                raise Snooze(SNOOZE)
-            if payload.get("busy"):
-                raise Throttled(COOL_DOWN)
-        perform(ctx.kind, ctx.id, ctx.attempt, SPEED)
-
-    for kind in PLANS:
-        queue = "webhooks" if kind == "webhook_delivery" else "default"
-        app.handler(kind, queue=queue, max_attempts=3, backoff=lambda _: RETRY)(pretend)
 
 
 def _enqueue(app: Forge) -> list[UUID]:
@@ -95,93 +108,115 @@ def _enqueue(app: Forge) -> list[UUID]:
     payloads.append(("send_email", {"to": "nobody@example.org", "never_works": True}))
     payloads.append(("summarize_text", {"text": "Press release", "embargoed": True}))
     payloads.append(("webhook_delivery", {"url": "https://example.org/busy", "busy": True}))
+    payloads.append(("resize_image", {"image": "huge.tiff", "out_of_memory": True}))
     ids = [UUID(int=0x018F3A7B_5C00_7000_8000_000000000000 + n) for n in range(1, len(payloads) + 1)]
-    jobs = [app.job(kind, payload, id=id) for id, (kind, payload) in zip(ids, payloads, strict=True)]
+    queues = {"webhook_delivery": "webhooks"}
+    jobs = [
+        app.job(kind, payload, id=id, queue=queues.get(kind, "default"), max_attempts=3)
+        for id, (kind, payload) in zip(ids, payloads, strict=True)
+    ]
     return [handle.id for handle in app.enqueue_many(jobs)]
 
 
-def _stay(app: Forge, screen: Screen, database: str) -> None:
+def _stay(screen: Screen, master: Master, folder: Path) -> None:
+    """Until Ctrl-C, or the master's own end."""
     print("\nIt stays up and runs what comes. In another terminal:")
-    print(f"  export FORGE_DATABASE_URL={database}")
+    print(f"  export FORGE_CONFIG={folder}/forge.toml")
     print('  forge enqueue send_email --payload \'{"to": "you@example.org"}\'')
-    print("  forge jobs --status dead\nCtrl-C ends it.")
-    screen.live = False
-    while True:
-        drain(app, on_job=screen.ended)
-        time.sleep(0.2)
+    print("  forge jobs --status dead\n  forge top\nCtrl-C ends it.", flush=True)
+    try:
+        while True:
+            master.check()
+            screen.look(table=False)
+            time.sleep(4 * LOOK)
+    except KeyboardInterrupt:
+        print()
 
 
-class Screen:
-    """What happened, as it happens: a table that is drawn over and over in a terminal, else a line per ending."""
+class Master:
+    """The forge-master, in a session of its own: the terminal's Ctrl-C is this process's to pass on."""
 
-    def __init__(self, app: Forge, live: bool) -> None:
-        self.app, self.live = app, live
-        self.attempts: Counter[str] = Counter()
-        self.retried: Counter[str] = Counter()
-        self.events: list[str] = []
-        self._height = 0
-        if live:
-            sys.stdout.write("\x1b[?25l")  # no cursor while drawing
-
-    def say(self, text: str) -> None:
-        """One line of what goes on."""
-        self.events.append(text)
-        if not self.live:
-            print(text, flush=True)
-
-    def ended(self, ending: Ending) -> None:
-        """Note how an attempt ended."""
-        claim, outcome = ending.claim, ending.outcome
-        self.attempts[claim.kind] += 1
-        match outcome:
-            case Failed(message) if claim.attempt < claim.max_attempts:
-                self.retried[claim.kind] += 1
-                said = f"failed, again in {duration(ending.delay)}: {message}"
-            case Failed(message) | Dead(message):
-                said = f"dead after {claim.attempt} attempts: {message}"
-            case Snooze(seconds):
-                said = f"snoozed for {duration(seconds)}"
-            case Throttled():
-                said = f"throttled, queue {claim.queue} cools down for {duration(COOL_DOWN)}"
-            case _:
-                said = "done"
-        self.say(f"{claim.kind:<16}  …{claim.id.hex[-4:]}  attempt {claim.attempt}  {said}")
-        self.draw()
-
-    def draw(self) -> None:
-        """The table and the latest events, over the ones before."""
-        if not self.live:
-            return
-        lines = [*self._table().splitlines(), "", *(event[:100] for event in self.events[-EVENTS:])]
-        back = f"\x1b[{self._height}A" if self._height else ""
-        sys.stdout.write(back + "".join(f"\x1b[2K{line}\n" for line in lines) + "\x1b[J")
-        sys.stdout.flush()
-        self._height = len(lines)
-
-    def _table(self) -> str:
-        by_kind = {kind: Counter(job.status for job in self.app.jobs(kind=kind)) for kind in PLANS}
-        rows: list[Sequence[object]] = [
-            (
-                *(kind, counts.total(), counts[Status.PENDING] + counts[Status.IN_PROGRESS], counts[Status.FAILED]),
-                *(counts[Status.DONE], counts[Status.DEAD], self.attempts[kind], self.retried[kind]),
+    def __init__(self, folder: Path) -> None:
+        self._log = folder / "master.log"
+        parent = os.getpid()
+        env = {k: v for k, v in os.environ.items() if not k.startswith(("FORGE_", "DATABASE_URL")) or k == "FORGE_IMPL"}
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "forge.cli.master", "-c", "forge.toml"],
+                cwd=folder,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=lambda: die_with_parent(parent),  # noqa: PLW1509 (no thread here could hold a lock)
             )
-            for kind, counts in by_kind.items()
-        ]
-        rows.append(("total", *(sum(int(str(row[i])) for row in rows) for i in range(1, 8))))
-        return table(("kind", "jobs", "waiting", "failed", "done", "dead", "attempts", "retries"), rows)
+        self._told = 0  # lines that were shown
 
-    def summary(self, seconds: float) -> None:
-        """The table once more, for good."""
-        self.draw()
-        if not self.live:
-            print(f"\n{self._table()}")
-        retries = f"{self.retried.total()} failures were retried, and the hopeless one is dead"
-        print(f"\nall ended after {seconds:.1f} s; {retries}")
+    def until_ready(self) -> Iterator[str]:
+        """Its lines as it starts."""
+        end = time.monotonic() + READY_WITHIN
+        ready = False
+        while not ready:
+            self.check()
+            if time.monotonic() > end:
+                raise ForgeError(f"forge-master was not ready within {READY_WITHIN:.0f} s")
+            for line in self._news():
+                ready = ready or "ready in" in line
+                yield line
+            time.sleep(LOOK)
 
-    def close(self) -> None:
-        """Give the terminal back as it was."""
-        if self._height:
-            sys.stdout.write("\x1b[?25h")
+    def check(self) -> None:
+        """Show its last lines, and end with an error, if it has ended by itself."""
+        if self._process.poll() is not None:
+            lines = self._log.read_text("utf-8", "replace").splitlines()[-15:]
+            sys.stderr.write("".join(f"{line}\n" for line in lines))
+            raise ForgeError(
+                f"forge-master ended by itself ({_how(self._process.returncode)}); its last lines are above"
+            )
+
+    def stop(self) -> None:
+        """Drain it as its own Ctrl-C would, and show what it says."""
+        self._news()
+        self._process.send_signal(signal.SIGINT)
+        end = time.monotonic() + STOPPED_WITHIN
+        while self._process.poll() is None and time.monotonic() < end:
+            self._show()
+            time.sleep(LOOK)
+        self._show()
+
+    def _show(self) -> None:
+        for line in self._news():
+            print(line, flush=True)
+
+    def _news(self) -> list[str]:
+        """Whole lines that were not told before."""
+        lines = self._log.read_text("utf-8", "replace").splitlines(keepends=True)
+        news = [line.rstrip("\n") for line in lines[self._told :] if line.endswith("\n")]
+        self._told += len(news)
+        return news
+
+    def kill(self) -> None:
+        """What is left of it. The kernel kills what it started."""
+        self._process.kill()
+        self._process.wait()
+
+
+@contextmanager
+def _master(folder: Path) -> Iterator[Master]:
+    master = Master(folder)
+    try:
+        yield master
+    except KeyboardInterrupt:
+        print()
+        master.stop()
+        raise
+    finally:
+        master.kill()
+
+
+def _how(code: int) -> str:
+    return f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
 
 
 if __name__ == "__main__":

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from pathlib import Path
 
-from forge import __version__
+from forge import __version__, logs
+from forge import config as settings
 from forge.cli import report
 from forge.cli.common import Cli, Parser, counted, sqlite_file
 from forge.cli.project import native
-from forge.config import Config, QueueConfig
+from forge.cli.reloading import Watcher, prepare_to_reload
+from forge.cli.starting import check_programs, take_pid_file
+from forge.config import Config
 from forge.errors import ExitCode
+from forge.master.notify import Notifier
 from forge.master.nursery import Nursery
-from forge.master.supervisor import Master, log
-from forge.storage import Storage, open_storage
-from forge.storage.contract import SETTINGS
+from forge.master.presence import prepare
+from forge.master.rolling import new_nursery
+from forge.master.supervisor import Master
+from forge.master.telling import log
+from forge.storage import open_storage
 
 __all__ = ["main"]
 
@@ -27,55 +35,76 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
-    parser = Parser(prog="forge-master", description="Runs workers: claims jobs, hands them out, writes results.")
-    parser.add_argument("-c", "--config", metavar="FILE", help="default: the nearest forge.toml")
-    parser.add_argument("--database", metavar="URL", help="default: see `forge config show --origin`")
-    parser.add_argument("--schema", metavar="NAME", help="PostgreSQL schema of the tables")
-    parser.add_argument("--check", action="store_true", help="look whether it could start, and stop there")
-    with Cli(parser.parse_args(words)) as cli:
+    with Cli(_parser().parse_args(words)) as cli:
+        notifier = cli.closing(Notifier())
+        if cli.args.reload:
+            prepare_to_reload()
+        logs.setup(cli.config.logging, "master")
         shown = os.path.relpath(cli.config.path) if cli.config.path else "(none)"
         log(f"forge {__version__} ({native()})  pid {os.getpid()}  config {shown}")
-        queues = cli.config.declared_queues()
+        cli.config.declared_queues()
+        take_pid_file(cli)
         _say_what_is_not_run(cli.config)
         # By the environment, so that `Forge()` in a task module of a worker means the database this command means.
         os.environ.update({variable: value for variable, value in cli.flags.items() if value})
         file = sqlite_file(cli.config.database)
         made = "created, " if file is not None and not file.exists() else ""
-        nursery = cli.closing(Nursery(str(cli.config.path) if cli.config.path else None))
+        nursery = cli.closing(new_nursery(cli.config))
         nursery.wait_until_ready()
-        storage = cli.storage(create=not cli.args.check)
-        log(f"storage {cli.shown_url} ({made}schema {storage.schema_state().current})")
+        for warning in nursery.warnings(strict=cli.config.fork_safety == "strict"):
+            log(warning, level=logging.WARNING)
+        if made and cli.args.check:
+            log(f"storage {cli.shown_url} (made at the first start)")
+        else:
+            schema = cli.storage(create=not cli.args.check).schema_state()
+            log(f"storage {cli.shown_url} ({made}schema {schema.current})")
         kinds = sorted(nursery.kinds)
         log(f"{counted(len(kinds), 'task')} from {', '.join(cli.config.modules)}: {', '.join(kinds)}")
-        if not cli.args.check:
-            _prepare(storage, queues)
-            work, heart = (
-                cli.closing(open_storage(cli.config.database, schema=cli.config.schema, pool_size=1)) for _ in range(2)
-            )
-            Master(
-                work,
-                heart,
-                {name: queue.max_workers for name, queue in queues.items()},
-                nursery,
-                shutdown_timeout=cli.config.shutdown_timeout,
-                max_crashes=cli.config.max_crashes,
-            ).run()
+        if cli.args.check:
+            check_programs(cli.config)
+            cli.print("ok: forge-master can start")
+        else:
+            if cli.args.reload:
+                cli.closing(Watcher(cli.config, log))
+            return _serve(cli, nursery, notifier)
         return ExitCode.OK
 
 
-def _prepare(storage: Storage, queues: Mapping[str, QueueConfig]) -> None:
-    """A queue new to the database starts with the settings declared; what operators have set since stays."""
-    known = storage.queues()
-    for name, queue in queues.items():
-        if name not in known:
-            storage.set_queue(name, **{key: value for key, value in queue.row().items() if key in SETTINGS})
+def _serve(cli: Cli, nursery: Nursery, notifier: Notifier) -> int:
+    """The master's life. Its storages hold five connections to PostgreSQL at most: two that claim and finalize, one
+    for the rest, one that listens, one that beats."""
+    config = cli.config
+    cli.storage().close()
+    work, heart = (cli.closing(open_storage(config.database, schema=config.schema, pool_size=1)) for _ in range(2))
+    prepare(work, config.declared_queues())
+    path = Path(cli.args.config) if cli.args.config else config.path
+    return Master(
+        work,
+        heart,
+        config,
+        nursery,
+        read_config=lambda: settings.load(path, cli.args.database, schema=cli.args.schema),
+        reopen_logs=logs.reopen,
+        notifier=notifier,
+    ).run()
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="forge-master", description="Runs workers: claims jobs, hands them out, writes results.")
+    parser.add_argument("-c", "--config", metavar="FILE", help="default: the nearest forge.toml")
+    parser.add_argument("--database", metavar="URL", help="default: see `forge config show --origin`")
+    parser.add_argument("--schema", metavar="NAME", help="PostgreSQL schema of the tables")
+    parser.add_argument("--pid-file", metavar="FILE", help="written, and locked while this runs")
+    parser.add_argument("--check", action="store_true", help="look whether it could start, and stop there")
+    parser.add_argument("--reload", action="store_true", help="for development: reload when a module changes")
+    return parser
 
 
 def _say_what_is_not_run(config: Config) -> None:
     """Sections that are checked but have nobody yet to serve them: better said than found out."""
-    for name in ("pools", "cron", "limits"):
-        if getattr(config, name):
-            log(f"[{name}] is checked but not served by this release")
-    for queue, settings in config.queues.items():
-        if settings.worker != "process":
-            log(f'[queues.{queue}] worker = "{settings.worker}" runs as "process" in this release')
+    if config.cron:
+        log("[cron] is checked but not served by this release")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

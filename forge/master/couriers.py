@@ -7,6 +7,7 @@ are kept and tried again; claims are not made; nothing is lost and nothing spins
 from __future__ import annotations
 
 import queue
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -15,9 +16,10 @@ from typing import Any
 from forge.errors import DatabaseError, ForgeError
 from forge.storage.contract import Listener
 
-__all__ = ["Beater", "Courier", "Ears"]
+__all__ = ["Beater", "Courier", "Ears", "Post"]
 
 Post = Callable[..., None]  # kind of news, then its parts
+Then = Callable[[Any, str | None], None]  # what an errand answered, or the error it ended in
 
 
 class Courier(threading.Thread):
@@ -27,25 +29,26 @@ class Courier(threading.Thread):
         super().__init__(name=name, daemon=True)
         self._post = post
         self._patient = patient  # an outage is waited out; else the errand fails
-        self._errands: queue.SimpleQueue[tuple[str, Callable[[], Any], Any] | None] = queue.SimpleQueue()
+        self._errands: queue.SimpleQueue[tuple[Callable[[], Any], Then]] = queue.SimpleQueue()
         self.busy = 0
 
-    def send(self, news: str, errand: Callable[[], Any], tag: Any = None) -> None:
-        """Post `news` with the tag and what the errand answered, once it has run. Called by the loop."""
+    def send(self, errand: Callable[[], Any], then: Then) -> None:
+        """Have the errand run, and the loop call `then` with what came of it. Called by the loop."""
         self.busy += 1
-        self._errands.put((news, errand, tag))
-
-    def stop(self) -> None:
-        """After the errands that are waiting."""
-        self._errands.put(None)
+        self._errands.put((errand, then))
 
     def run(self) -> None:
-        while (item := self._errands.get()) is not None:
-            news, errand, tag = item
-            self._post(news, tag, *self._try(errand))
+        while True:
+            errand, then = self._errands.get()
+            self._post("back", self, then, *self._try(errand))
+
+    def is_back(self, then: Then, answer: Any, error: str | None) -> None:
+        """The loop has the news."""
+        self.busy -= 1
+        then(answer, error)
 
     def _try(self, errand: Callable[[], Any]) -> tuple[Any, str | None]:
-        pause = 0.5
+        pause = 0.25
         while True:
             try:
                 return errand(), None
@@ -53,26 +56,73 @@ class Courier(threading.Thread):
                 if not self._patient:
                     return None, str(e)
                 self._post("outage", str(e))
-                time.sleep(pause)
-                pause = min(pause * 2, 5.0)
+                time.sleep(pause * random.uniform(0.5, 1.5))
+                pause = min(pause * 2, 2.0)
             except ForgeError as e:
                 return None, str(e)
+            except Exception as e:  # noqa: BLE001 (whatever one errand meets, the next must be run)
+                return None, f"{type(e).__name__}: {e}"
 
 
 class Beater(threading.Thread):
-    """Says that the pod lives, on a connection of its own, and asks which jobs are to be cancelled."""
+    """Three errands on a connection of their own, so that they never wait behind other work: saying that the pod
+    lives, looking whether a job is due, and asking which jobs are to be cancelled (when poked)."""
 
-    def __init__(self, every: float, errand: Callable[[], Any], post: Post) -> None:
+    def __init__(
+        self,
+        post: Post,
+        *,
+        every: float,
+        beat: Callable[[], Any],
+        look_every: float,
+        look: Callable[[], Any],
+        cancels: Callable[[], Any],
+    ) -> None:
+        """Posts `beat`, `due` and `cancels`, each with what its errand answered; errands that answer None, nothing."""
         super().__init__(name="beat", daemon=True)
-        self._every, self._errand, self._post = every, errand, post
-        self.stopping = threading.Event()
+        self._post = post
+        self._every, self._beat = every, beat
+        self._look_every, self._look = look_every, look
+        self._cancels = cancels
+        self._poked = threading.Event()
+        self._stopping = False
+
+    def poke(self) -> None:
+        """Ask for cancellations now. From any thread."""
+        self._poked.set()
+
+    def stop(self) -> None:
+        """Soon."""
+        self._stopping = True
+        self._poked.set()
 
     def run(self) -> None:
-        while not self.stopping.wait(self._every):
-            try:
-                self._post("beat", *self._errand())
-            except DatabaseError as e:
-                self._post("outage", str(e))
+        beat_at = look_at = time.monotonic()
+        while True:
+            poked = self._poked.wait(max(0.0, min(beat_at, look_at) - time.monotonic()))
+            self._poked.clear()
+            if self._stopping:
+                return
+            now = time.monotonic()
+            if now >= beat_at:
+                beat_at = now + self._every
+                self._do("beat", self._beat)
+            if poked:
+                self._do("cancels", self._cancels)
+            if now >= look_at:
+                look_at = now + self._look_every * random.uniform(0.8, 1.2)  # pods must not look in step
+                self._do("due", self._look)
+
+    def _do(self, news: str, errand: Callable[[], Any]) -> None:
+        try:
+            answer = errand()
+        except DatabaseError as e:
+            self._post("outage", str(e))
+        except ForgeError as e:
+            self._post("trouble", str(e))
+        else:
+            if answer is not None:
+                self._post(news, answer)
 
 
 class Ears(threading.Thread):
@@ -87,8 +137,8 @@ class Ears(threading.Thread):
         while not self.stopping.is_set():
             try:
                 woken = self._listener.wait(1.0)
-            except DatabaseError:
-                self.stopping.wait(1.0)
+            except ForgeError:
+                self.stopping.wait(random.uniform(0.5, 1.5))
             else:
                 if woken:
                     self._post("woken", woken)

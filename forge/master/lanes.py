@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from forge.config import QueueConfig
 from forge.job import Claim
 from forge.master.slots import Slot
 from forge.storage.contract import LowWater
@@ -18,28 +19,80 @@ __all__ = ["Lane"]
 AHEAD = 0.005
 MOST_AHEAD = 200  # jobs
 BATCH = 1000  # jobs claimed at once at most
+RECALL_AFTER = 0.05  # seconds that jobs sent ahead wait for the one that runs, while another worker is idle
+# Seconds after a worker's death in which none is sent ahead. Workers answer for short jobs in batches: of several in
+# hand it cannot be told which one killed it, of one it can.
+CAREFUL = 10.0
 
 
 class Lane:
     """The claimed jobs of a queue that no worker has yet, and its workers."""
 
-    def __init__(self, queue: str, workers: int, poll: float) -> None:
+    def __init__(self, queue: str, settings: QueueConfig, look_every: float) -> None:
         self.queue = queue
-        self.slots = [Slot(queue, n) for n in range(workers)]
+        self.settings = settings
+        self.look_every = look_every  # seconds between claims that nothing but time asks for
+        self.slots: list[Slot] = []
+        self.closing = False  # the queue is not served any more
         self.waiting: deque[Claim] = deque()
+        self.outside = 0  # places that jobs in programs take, or are to take next
+        self.taken = 0  # jobs that programs have, running or waiting
         self.low_water = LowWater()
         self.claiming = False
         self.busy = False  # the last claim was full: there is more
-        self._poll = poll
+        self.room = 0  # jobs that workers could take, at the last look
         self._look_at = 0.0  # monotonic: claim again then, woken or not
+        self._held_until = 0.0  # monotonic: claim nothing before
+        self._careful_until = 0.0
         self._took: float | None = None  # seconds a job of this queue takes, smoothed
+        self.resize(settings.max_workers)
+
+    # -- its workers -------------------------------------------------------------------------------------------
+
+    @property
+    def size(self) -> int:
+        """Workers it is meant to have."""
+        return sum(not slot.retired for slot in self.slots)
+
+    def resize(self, workers: int) -> None:
+        """More slots, or fewer: the highest go first, and let their jobs finish."""
+        for slot in [slot for slot in self.slots if slot.retired][: max(0, workers - self.size)]:
+            slot.retired = False  # its process is on the way out; another follows
+        while self.size < workers:
+            self.slots.append(Slot(self.queue, len(self.slots)))
+        for slot in reversed([slot for slot in self.slots if not slot.retired][workers:]):
+            slot.retired = True
+            slot.drain()
+        self.forget_retired()
+
+    def forget_retired(self) -> None:
+        """Slots that have no process any more and are to have none. Only from the top, so that numbers stay."""
+        while self.slots and self.slots[-1].retired and self.slots[-1].channel is None:
+            self.slots.pop()
+
+    @property
+    def places(self) -> int:
+        """Jobs that may run at the same time, in workers and in programs."""
+        return self.size * (1 if self.settings.worker == "process" else self.settings.concurrency)
+
+    @property
+    def working(self) -> int:
+        """Places that workers take."""
+        if self.settings.worker == "process":
+            return sum(1 for slot in self.slots if slot.in_hand)
+        return sum(len(slot.in_hand) for slot in self.slots)
 
     @property
     def window(self) -> int:
-        """Jobs a worker may have in hand."""
-        if self._took is None:
+        """Jobs a worker of processes may have in hand."""
+        if self._took is None or self.outside or self._careful_until > time.monotonic():
             return 1
         return max(1, min(MOST_AHEAD, int(AHEAD / max(self._took, 1e-6))))
+
+    def _room_of(self, slot: Slot, window: int) -> int:
+        """Threads and event loops take as many as they run; a process takes some ahead."""
+        most = window if self.settings.worker == "process" else slot.capacity
+        return max(0, most - len(slot.in_hand)) if slot.free else 0
 
     def note(self, seconds: float) -> None:
         """A job has ended after this long."""
@@ -47,43 +100,94 @@ class Lane:
         if seconds > AHEAD:  # one long job is reason enough to stop sending ahead
             self._took = max(self._took, seconds)
 
+    def be_careful(self, now: float) -> None:
+        """A worker has died by itself."""
+        self._careful_until = now + CAREFUL
+
+    # -- claiming ----------------------------------------------------------------------------------------------
+
     def wake(self) -> None:
         """There may be jobs."""
         self._look_at = 0.0
 
+    def due_in(self, seconds: float, now: float) -> None:
+        """There will be one then."""
+        self._look_at = min(self._look_at, now + max(0.0, seconds))
+
+    def hold(self, until: float) -> None:
+        """Claim nothing before, whoever wakes it."""
+        self._held_until = until
+
     def wanted(self, now: float) -> int:
         """How many jobs to claim now."""
-        if self.claiming or not (self.busy or now >= self._look_at):
-            return 0
         window = self.window
-        room = sum(max(0, window - len(s.in_hand)) for s in self.slots if s.ready and not s.draining)
-        if window > 1 and room:
+        room = sum(self._room_of(slot, window) for slot in self.slots)
+        if window > 1 and room and self.settings.worker == "process":
             room += window * len(self.slots)  # the next round, claimed while this one runs
-        return min(BATCH, room - len(self.waiting)) if room > len(self.waiting) else 0
+        if self.taken:
+            room = min(room, self.places - self.working - self.taken)
+        self.room = 0 if self.closing else max(0, room - len(self.waiting))
+        if self.claiming or not (self.busy or now >= self._look_at) or now < self._held_until:
+            return 0
+        return min(BATCH, self.room)
 
-    def claimed(self, claims: Iterable[Claim], asked: int) -> None:
-        """What a claim brought."""
+    def begin(self, now: float) -> None:
+        """A claim is under way. A wake-up that comes before its answer leads to another."""
+        self.claiming = True
+        self._look_at = now + self.look_every * random.uniform(0.5, 1.5)
+
+    def capped(self, claims: Sequence[Claim]) -> Sequence[Claim]:
+        """With no more time than the queue allows."""
+        cap = self.settings.timeout
+        return claims if cap is None else [c if c.timeout <= cap else c._replace(timeout=cap) for c in claims]
+
+    def claimed(self, claims: Sequence[Claim], asked: int, found: int) -> None:
+        """What it brought: `found` jobs, of which these are for workers."""
         self.claiming = False
-        before = len(self.waiting)
         self.waiting.extend(claims)
-        self.busy = len(self.waiting) - before >= asked
-        self._look_at = time.monotonic() + self._poll * random.uniform(0.5, 1.5)
+        self.busy = found >= asked
 
-    def dispatch(self) -> None:
-        """Give waiting jobs to workers, the emptiest first."""
-        window = self.window
-        free = [s for s in self.slots if s.ready and not s.draining and len(s.in_hand) < window]
-        while self.waiting and free:
-            free.sort(key=lambda s: len(s.in_hand))
+    def next_look(self) -> float | None:
+        """When it wants to claim again, monotonic; None: when something else has happened."""
+        if self.claiming or not self.room:
+            return None
+        return max(0.0 if self.busy else self._look_at, self._held_until)
+
+    # -- dispatching -------------------------------------------------------------------------------------------
+
+    def dispatch(self, now: float) -> bool:
+        """Give waiting jobs to workers, the emptiest first. Whether any was given."""
+        window, given = self.window, False
+        free = [slot for slot in self.slots if self._room_of(slot, window)] if self.waiting else []
+        left = self.places - self.working - self.outside if self.outside else len(self.waiting)
+        while self.waiting and free and left > 0:
+            free.sort(key=lambda slot: len(slot.in_hand))
             for slot in free:
-                if not self.waiting:
+                if not self.waiting or left <= 0:
                     break
-                slot.send(self.waiting.popleft())
-            free = [s for s in free if len(s.in_hand) < window]
-        for slot in self.slots:
-            if slot.wants_to_write:
-                slot.flush()
+                slot.send(self.waiting.popleft(), now)
+                given = True
+                left -= 1
+            free = [slot for slot in free if self._room_of(slot, window)]
+        return given
 
-    def next_look(self) -> float:
-        """When it wants to claim again at the latest, monotonic."""
-        return self._look_at
+    def take_back(self, claims: Iterable[Claim]) -> None:
+        """Jobs that a worker gave back unstarted: first in line again."""
+        self.waiting.extendleft(reversed(list(claims)))
+
+    def recall(self, now: float) -> None:
+        """Jobs sent ahead wait behind a long one while another worker is idle: they are to come back."""
+        stuck = [s for s in self.slots if s.capacity == 1 and len(s.in_hand) > 1 and not s.recalled and not s.draining]
+        stuck = [slot for slot in stuck if now - slot.head_since > RECALL_AFTER]
+        if not stuck:
+            return
+        idle = any(slot.free and not slot.in_hand for slot in self.slots)
+        if idle or self.window == 1:
+            for slot in stuck:
+                self.note(now - slot.head_since)
+                slot.recall()
+
+    @property
+    def sent_ahead(self) -> bool:
+        """Whether jobs wait in workers behind others."""
+        return any(slot.capacity == 1 and len(slot.in_hand) > 1 and not slot.recalled for slot in self.slots)

@@ -1,13 +1,16 @@
-"""The master's side of the zygote: starting it, asking for workers, hearing of their ends."""
+"""The master's side of a zygote: starting it, asking for workers, hearing of their ends."""
 
 from __future__ import annotations
 
 import os
+import select
+import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -15,69 +18,132 @@ import orjson
 from forge.errors import ConfigError, ExitCode, ForgeError
 from forge.protocol import Lines, order_line
 
-__all__ = ["Nursery"]
+__all__ = ["Nursery", "how_it_ended"]
 
 READY_WITHIN = 60.0  # seconds for the imports
 
 
 class Nursery:
-    """One zygote and its children."""
+    """One zygote and its children. Ready once `receive` or `wait_until_ready` has heard so."""
 
-    def __init__(self, config_path: str | None) -> None:
+    def __init__(self, config_path: str | None, *, may_be_empty: bool = False) -> None:
+        """`may_be_empty`: there are pools or commands, so it is no mistake that the modules define no task."""
         ours, theirs = socket.socketpair()
         words = [str(theirs.fileno()), str(os.getpid()), config_path or ""]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "forge.worker.zygote", *words], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
         )
         theirs.close()
+        ours.setblocking(False)
         self.control = ours
-        self._lines = Lines()
+        self.ready = False
+        self.gone = False  # seen to be; its workers go with it
+        self.started_at = time.monotonic()
         self.kinds: dict[str, dict[str, Any]] = {}
         self.unsafe: list[str] = []
+        self._may_be_empty = may_be_empty
+        self._lines = Lines()
+        self._orders: deque[tuple[bytes, list[int]]] = deque()  # with the descriptors that go along
 
     def wait_until_ready(self) -> None:
         """The modules are imported. What went wrong there is raised here, in one line."""
-        self.control.settimeout(READY_WITHIN)
-        end = time.monotonic() + READY_WITHIN
-        while time.monotonic() < end:
+        while not self.ready:
+            left = self.started_at + READY_WITHIN - time.monotonic()
+            if left <= 0 or not select.select([self.control], [], [], left)[0]:
+                self.kill()
+                raise self.too_slow()
             try:
-                messages = list(self.messages())
-            except (EOFError, TimeoutError):
-                break
-            for message in messages:
-                if "failed" in message:
-                    raise _as_error(message)
-                if message.get("ready"):
-                    self.kinds, self.unsafe = message["kinds"], message["unsafe"]
-                    self.control.setblocking(False)
-                    if not self.kinds:
-                        raise ConfigError('no tasks to run; name their modules in forge.toml: modules = ["tasks"]')
-                    return
-        self.process.kill()
-        raise ConfigError(f"the modules were not imported within {READY_WITHIN:.0f} s; look at what they do at import")
+                self.receive()
+            except EOFError:
+                raise ConfigError(f"the modules were not imported: the importing process {self.end()}") from None
+
+    @staticmethod
+    def too_slow() -> ConfigError:
+        """What to say of one that does not become ready."""
+        return ConfigError(f"the modules were not imported within {READY_WITHIN:.0f} s; look at what they do at import")
+
+    def receive(self) -> list[dict[str, Any]]:
+        """What has come in about workers. EOFError: the zygote is gone; ForgeError: it cannot become ready."""
+        try:
+            data = self.control.recv(65536)
+        except BlockingIOError:
+            return []
+        except OSError:
+            data = b""
+        if not data:
+            self.gone = True
+            raise EOFError
+        messages = [orjson.loads(line) for line in self._lines.feed(data)]
+        for message in messages:
+            if "failed" in message:
+                raise _as_error(message)
+            if message.get("ready"):
+                self._is_ready(message)
+        return messages
+
+    def _is_ready(self, message: dict[str, Any]) -> None:
+        self.kinds, self.unsafe = message["kinds"], message["unsafe"]
+        if not self._may_be_empty and all(about.get("builtin") for about in self.kinds.values()):
+            raise ConfigError('no tasks to run; name their modules in forge.toml: modules = ["tasks"]')
+        self.ready = True
+
+    def warnings(self, *, strict: bool) -> list[str]:
+        """What its modules left running that does not survive a fork; `ConfigError` where that is refused."""
+        if self.unsafe and strict:
+            raise ConfigError(f'{"; ".join(self.unsafe)}; fork_safety = "warn" starts all the same')
+        return [f"not safe to fork: {sentence}" for sentence in self.unsafe]
 
     def fork(self, label: str) -> socket.socket:
         """Ask for a worker; the answer is our end of its channel, usable at once."""
         ours, theirs = socket.socketpair()
-        line = orjson.dumps({"do": "fork", "label": label}) + b"\n"
-        socket.send_fds(self.control, [line], [theirs.fileno()])
-        theirs.close()
+        self._order(order_line("fork", label=label), [theirs.detach()])
         return ours
 
-    def retire(self) -> None:
-        """No more forks; the zygote leaves after its last child."""
-        self.control.send(order_line("retire"))
+    def exec(
+        self, number: int, argv: Sequence[str], env: Mapping[str, str | None], cwd: str, fds: Sequence[int]
+    ) -> None:
+        """Ask for a program with these as stdin, stdout and stderr, which are the zygote's from here on. It tells
+        `{"started": number, "pid": …}`, then `{"exited": pid, "status": …}` as of any child."""
+        self._order(order_line("exec", number=number, argv=argv, env=env, cwd=cwd), fds)
 
-    def messages(self) -> Iterator[dict[str, Any]]:
-        """What has come in. EOFError: the zygote is gone."""
-        try:
-            data = self.control.recv(65536)
-        except BlockingIOError:
-            return
-        if not data:
-            raise EOFError
-        for line in self._lines.feed(data):
-            yield orjson.loads(line)
+    def tell(self, order: str) -> None:
+        """`retire`: no more forks, it leaves after its last child. `stacks`: it writes them to the log."""
+        self._order(order_line(order))
+
+    def _order(self, line: bytes, fds: Sequence[int] = ()) -> None:
+        self._orders.append((line, list(fds)))
+        self.flush()
+
+    @property
+    def wants_to_write(self) -> bool:
+        """Whether orders wait to be written."""
+        return bool(self._orders)
+
+    def flush(self) -> None:
+        """Write the orders that wait, as far as the zygote takes them."""
+        while self._orders:
+            line, fds = self._orders[0]
+            try:
+                sent = socket.send_fds(self.control, [line], fds) if fds else self.control.send(line)
+            except BlockingIOError:
+                return
+            except OSError:
+                sent = len(line)  # it is gone, which is seen on the reading side
+            for fd in fds:
+                os.close(fd)
+            if sent < len(line):
+                self._orders[0] = (line[sent:], [])
+            else:
+                self._orders.popleft()
+
+    def kill(self) -> None:
+        """Now, with all its workers."""
+        self.process.kill()
+
+    def end(self) -> str:
+        """How it ended, in words; it has closed its socket."""
+        self.close()
+        return how_it_ended(self.process.returncode)
 
     def close(self) -> None:
         """Let go, and wait for it to leave."""
@@ -87,6 +153,18 @@ class Nursery:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+
+
+def how_it_ended(status: int | None) -> str:
+    """A process's end in words."""
+    if status is None:
+        return "is gone"
+    if status >= 0:
+        return f"exited with {status}"
+    try:
+        return f"killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"killed by signal {-status}"
 
 
 def _as_error(message: dict[str, Any]) -> ForgeError:

@@ -6,53 +6,103 @@ import socket
 import time
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import orjson
 
-from forge.job import Claim, Ending
-from forge.protocol import Lines, ending_of, job_line, order_line
+from forge.job import Claim
+from forge.master.nursery import Nursery
+from forge.protocol import Lines, job_line, order_line
 
-__all__ = ["Slot"]
+__all__ = ["Held", "Slot", "Stop"]
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """A job in a worker's hands."""
+
+    claim: Claim
+    since: float  # monotonic: when it was sent
+
+
+@dataclass(slots=True, eq=False)
+class Stop:
+    """A job that is to stop, and how far the master has gone about it."""
+
+    why: str
+    failed: bool  # past its timeout: it has failed. Else it was cancelled, and its row says so
+    next_at: float  # monotonic: when to go on
+    step: int = 0  # asked, interrupted, killed
 
 
 class Slot:
-    """One worker as the master sees it. Jobs run in the order they were sent: the oldest unanswered one is running."""
+    """One worker as the master sees it. A worker of capacity 1 runs jobs in the order they were sent: the oldest
+    unanswered one is running, the others were sent ahead. One of more capacity runs all it has."""
 
     def __init__(self, queue: str, number: int) -> None:
         self.queue = queue
         self.label = f"{queue}/{number}"
+        self.retired = False  # when the process is gone the slot goes too
+        self.serial = 0  # of the process: an answer for one before it is for nobody
         self.channel: socket.socket | None = None
+        self.nursery: Nursery | None = None  # that the process was forked from
         self.pid = 0
         self.ready = False  # has said hello
+        self.capacity = 1  # jobs it runs at the same time
         self.draining = False
-        self.in_hand: dict[str, Claim] = {}  # by the hex of its id, oldest first
+        self.drained_at = 0.0
+        self.leaving: str | None = None  # why the worker wants to be replaced
+        self.in_hand: dict[str, Held] = {}  # by the hex of its id, oldest first
+        self.stops: dict[str, Stop] = {}
         self.head_since = 0.0  # monotonic: when the oldest one came to be the running one
+        self.recalled = False  # since the head came to be the head
         self.started_at = 0.0
-        self.killed_for: str | None = None  # why the master killed it, for the job's errors
+        self.killed_for: str | None = None  # why the master killed it
+        self.blameless = False  # it was killed for something that its jobs in hand had no part in
         self._out: deque[bytes] = deque()
         self._lines = Lines()
 
-    def open(self, channel: socket.socket) -> None:
+    def open(self, channel: socket.socket, nursery: Nursery) -> None:
         """A new process is being forked for this slot."""
         channel.setblocking(False)
-        self.channel = channel
-        self.pid, self.ready, self.draining, self.killed_for = 0, False, False, None
+        self.channel, self.nursery = channel, nursery
+        self.serial += 1
+        self.pid, self.ready, self.capacity, self.killed_for, self.blameless = 0, False, 1, None, False
+        self.draining, self.leaving, self.recalled = False, None, False
         self.started_at = time.monotonic()
+        self.stops.clear()
         self._out.clear()
         self._lines = Lines()
 
-    def send(self, claim: Claim) -> None:
+    @property
+    def free(self) -> bool:
+        """Whether it may be given jobs, if there is room."""
+        return self.ready and not self.draining and self.killed_for is None
+
+    def send(self, claim: Claim, now: float) -> None:
         """Hand a job over."""
         if not self.in_hand:
-            self.head_since = time.monotonic()
-        self.in_hand[claim.id.hex] = claim
+            self.head_since = now
+        self.in_hand[claim.id.hex] = Held(claim, now)
         self._out.append(job_line(claim))
+
+    def say(self, line: bytes) -> None:
+        """Any other line."""
+        if self.channel is not None:
+            self._out.append(line)
 
     def drain(self) -> None:
         """Ask for what has not started, and to leave after what has."""
         if not self.draining and self.channel is not None:
-            self.draining = True
+            self.draining, self.drained_at = True, time.monotonic()
             self._out.append(order_line("drain"))
+
+    def recall(self) -> None:
+        """Ask for what has not started, once for each job that others wait behind."""
+        if not self.recalled:
+            self.recalled = True
+            self.say(order_line("recall"))
 
     @property
     def wants_to_write(self) -> bool:
@@ -74,35 +124,46 @@ class Slot:
                 self._out.append(data[sent:])
                 return
 
-    def receive(self) -> Iterator[tuple[Ending, float]]:
-        """Endings that have come in, with the seconds each took. EOFError: the process is gone."""
+    def receive(self) -> list[dict[str, Any]]:
+        """Messages that have come in. EOFError: the process is gone."""
         assert self.channel is not None
         try:
             data = self.channel.recv(1 << 18)
         except BlockingIOError:
-            return
+            return []
         except OSError:
             data = b""
         if not data:
             raise EOFError
-        for line in self._lines.feed(data):
-            reply = orjson.loads(line)
-            if "hello" in reply:
-                self.pid, self.ready = reply["hello"], True
-                continue
-            claim = self.in_hand.pop(reply["id"])
-            self.head_since = time.monotonic()
-            yield ending_of(reply, claim), float(reply.get("took", 0.0))
+        return [orjson.loads(line) for line in self._lines.feed(data)]
 
-    def close(self) -> list[Claim]:
-        """The process is gone: what it had in hand, the running one first."""
+    def greeted(self, message: dict[str, Any]) -> None:
+        """It has said hello."""
+        self.pid, self.capacity, self.ready = int(message["hello"]), max(1, int(message.get("capacity", 1))), True
+
+    def answered(self, id: str, now: float) -> tuple[Held | None, Stop | None]:
+        """A job has come back; None if it was not in hand."""
+        if self.in_hand and next(iter(self.in_hand)) == id:
+            self.head_since, self.recalled = now, False
+        return self.in_hand.pop(id, None), self.stops.pop(id, None) if self.stops else None
+
+    def close(self) -> list[Held]:
+        """The process is gone: what it had in hand, oldest first."""
         left = list(self.in_hand.values())
         self.in_hand.clear()
         if self.channel is not None:
             self.channel.close()
-        self.channel, self.ready = None, False
+        self.channel, self.ready, self.pid = None, False, 0
         return left
 
-    def running(self) -> Claim | None:
-        """The job that is running, if any."""
-        return next(iter(self.in_hand.values()), None)
+    def running(self) -> Iterator[tuple[str, Claim, float]]:
+        """The jobs that run, by id, and since when."""
+        if self.capacity > 1:
+            yield from ((id, held.claim, held.since) for id, held in self.in_hand.items())
+        elif self.in_hand:
+            id, held = next(iter(self.in_hand.items()))
+            yield id, held.claim, self.head_since
+
+    def runs(self, id: str) -> bool:
+        """Whether that job has started, as far as can be known."""
+        return self.capacity > 1 or next(iter(self.in_hand), None) == id

@@ -1,48 +1,56 @@
 """The master's loop: one thread, which never waits for the database, a worker or the disk.
 
 It reads aloud: news from threads and sockets is taken in; jobs that came are given to workers, endings that came are
-sent off to be written, new jobs are asked for, overdue workers are killed, dead ones are replaced. Signal handlers only
-queue.
+sent off to be written, new jobs are asked for; now and then the clock is looked at. Signal handlers only queue.
 """
 
 from __future__ import annotations
 
 import collections
 import contextlib
-import os
-import random
+import gc
+import logging
 import selectors
 import signal
 import socket
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from forge import fastpath
-from forge.job import Claim, Ending, Failed, Released
-from forge.master.couriers import Beater, Courier, Ears
-from forge.master.identity import is_dead, own_name
+from forge.config import Config
+from forge.errors import DatabaseError, ExitCode, ForgeError
+from forge.master import stopping
+from forge.master.budgets import Budgets
+from forge.master.claiming import Claimer
+from forge.master.commands import Hidden
+from forge.master.couriers import Courier, Then
+from forge.master.crew import Crew
+from forge.master.hearing import Hearing
 from forge.master.lanes import Lane
+from forge.master.notify import Notifier
 from forge.master.nursery import Nursery
+from forge.master.presence import Beat, Presence, prepare
+from forge.master.programs import Programs
+from forge.master.questions import Desk
+from forge.master.rolling import Nurseries
 from forge.master.slots import Slot
+from forge.master.telling import Sometimes, counted, log, stacks
+from forge.master.writing import Writer
+from forge.protocol import order_line
 from forge.storage import Storage
-from forge.storage.contract import Incarnation
 
 __all__ = ["Master", "log"]
 
-BEAT = 1.0
-REAP, STALE = 15.0, 60.0
-POLL = 0.5
-TICK = 0.2  # seconds between looks at the clock while jobs run
-EXIT_KNOWN_WITHIN = 0.25
-YOUNG = 1.0  # a worker that dies younger than this makes its slot wait before the next
+TICK = 0.2  # seconds between looks at the clock while jobs run,
+TICK_AHEAD = 0.05  # while jobs wait in workers behind others,
+TICK_IDLE = 1.0  # and while there is nothing to do
+# A queue is claimed from when something says that there are jobs: a wake-up, or the look at all queues that is made
+# every poll_interval. A claim that nothing asks for is made this often, and all of them together not more than once a
+# second: with many queues, idle ones would be most of what the database does.
+CLAIM_ANYWAY = 5.0
+WRITE_WITHIN = 2.0  # seconds for the last results when the time to stop is over already
 
-
-def log(text: str, who: str = "master") -> None:
-    """One line with the time of day."""
-    sys.stderr.write(f"{time.strftime('%H:%M:%S')} {who}  {text}\n")
-    sys.stderr.flush()
+SIGNALS = [signal.Signals[f"SIG{name}"] for name in ("TERM", "INT", "QUIT", "HUP", "TTIN", "TTOU", "USR1", "USR2")]
 
 
 class Master:
@@ -52,328 +60,354 @@ class Master:
         self,
         storage: Storage,
         heart: Storage,
-        queues: Mapping[str, int],
+        config: Config,
         nursery: Nursery,
         *,
-        shutdown_timeout: float = 25.0,
-        max_crashes: int = 3,
+        read_config: Callable[[], Config] | None = None,
+        reopen_logs: Callable[[], None] = lambda: None,
+        notifier: Notifier | None = None,
+        hidden: Hidden | None = None,
     ) -> None:
-        """`heart` is a storage for the heartbeat alone, which must not wait behind other work. The nursery is ready."""
-        self.storage, self.heart = storage, heart
-        self.lanes = {name: Lane(name, workers, POLL) for name, workers in queues.items()}
-        self._nursery = nursery
-        self._shutdown_timeout, self._max_crashes = shutdown_timeout, max_crashes
+        """`heart` is a storage for the heartbeat alone. The nursery is ready. `read_config` is called on SIGHUP;
+        `hidden` are variables that programs are to find as they were."""
+        self.storage, self.config = storage, config
+        self._read_config, self._reopen_logs = read_config or (lambda: config), reopen_logs
+        self._notifier = notifier or Notifier({})
         self._selector = selectors.DefaultSelector()
         self._news: collections.deque[tuple[Any, ...]] = collections.deque()
         self._bell, self._ringer = socket.socketpair()
-        self._endings: list[Ending] = []
         self._stop_by: float | None = None  # monotonic; None: not stopping
-        self._exits: dict[int, int] = {}  # how workers ended, by pid; told by the zygote
-        self._gone: dict[Slot, float] = {}  # workers whose channel has closed, since when
-        self._respawn_at: dict[Slot, float] = {}
-        self._deaths: dict[Slot, int] = {}
-        self._outage_told = 0.0
-        self._reap_at = time.monotonic() + STALE
+        self._tick_at = 0.0  # monotonic: look at the clock then
+        self._sometimes = Sometimes(60.0)
+        self.lanes: dict[str, Lane] = {}
+        self.presence = Presence(storage, heart, config, self._post)
+        self._clerk = Courier("clerk", self._post, patient=False)
+        self._writer = Writer(storage, self._post, self.presence, self._due_again)
+        self._budgets = Budgets(config.limits)
+        self._desk = Desk(storage, self._clerk, self._budgets)
+        self.crew = Crew(self.lanes, self._selector, self._writer.end)
+        self.nurseries = Nurseries(nursery, config, self._selector, self._heard, self._settled)
+        self.crew.nurseries = self.nurseries
+        self.crew.hear = Hearing(self.lanes, self.crew, self._writer, self._desk).hear
+        self._claimer = Claimer(storage, self._post, self.presence, self.nurseries, self._writer)
+        self.programs = Programs(self._selector, self._writer.end, self._free_places, log, hidden)
+        self.programs.configure(config, nursery)
+        self._claimer.take = self.programs.take
+        self._make_lanes()
 
     # -- its life ----------------------------------------------------------------------------------------------
 
-    def run(self) -> None:
+    def run(self) -> ExitCode:
         """Start, serve until told to stop, leave nothing behind."""
         began = time.monotonic()
         self._bell.setblocking(False)
         self._ringer.setblocking(False)
         self._selector.register(self._bell, selectors.EVENT_READ, self._on_bell)
-        self._catch_signals()
-        self._selector.register(self._nursery.control, selectors.EVENT_READ, self._on_nursery)
-        self._bury_predecessors()
-        self._register()
-        self._start_threads()
-        for slot in self._slots():
-            self._spawn(slot)
-        self._until(lambda: all(slot.ready for slot in self._slots()) or self._stop_by is not None)
-        total = sum(1 for _ in self._slots())
-        log(f"{total} worker{'s' if total != 1 else ''} ready in {time.monotonic() - began:.2f} s")
-        log(f"ctrl-c drains ({self._shutdown_timeout:.0f} s); twice stops now")
+        for number in SIGNALS:
+            signal.signal(number, lambda n, _: self._post("signal", n))
+        self.presence.start(list(self.lanes))
+        for courier in (self._claimer, self._clerk, self._writer):
+            courier.start()
+        self._until(lambda: all(slot.ready for slot in self.crew.slots()) or self._stop_by is not None)
+        log(f"{counted(len(list(self.crew.slots())), 'worker')} ready in {time.monotonic() - began:.2f} s")
+        self._notifier.ready(self._summary())
+        log(f"ctrl-c drains ({self.config.shutdown_timeout:.0f} s); twice stops now")
+        gc.collect()
+        gc.freeze()  # what is there now stays: collections need not look at it
         self._until(lambda: self._stop_by is not None)
-        self._drain()
+        return self._drain()
 
     def _until(self, over: Callable[[], bool]) -> None:
         """The loop."""
         while not over():
             for key, _ in self._selector.select(self._patience()):
                 key.data()
-            self._take_news()
+            while self._news:
+                kind, *parts = self._news.popleft()
+                getattr(self, f"_news_{kind}")(*parts)
             now = time.monotonic()
-            self._bury(now)
-            self._respawn(now)
-            self._kill_overdue(now)
+            self._notifier.alive(now)
+            if now >= self._tick_at or self.crew.urgent:
+                self._tick(now)
+            serving = self._serving(now)
+            self._run_programs(now, serving)
             for lane in self.lanes.values():
-                lane.dispatch()
-                self._watch_writes(lane)
-                if self._stop_by is None:
-                    self._claim(lane, now)
-            self._finalize()
+                if serving:
+                    if lane.dispatch(now):
+                        self._tick_at = min(self._tick_at, now + (TICK_AHEAD if lane.sent_ahead else TICK))
+                    self._claimer.claim(lane, now)
+                for slot in lane.slots:
+                    self.crew.watch_writes(slot)
+            self.nurseries.flush()
+            self._writer.flush(self.config.max_crashes)
+
+    def _run_programs(self, now: float, serving: bool) -> None:
+        """Before workers are given jobs: a job for a program that has waited for a place takes the next one."""
+        self.programs.tick(now, serving)
+        if self.programs.kinds:
+            places = self.programs.places
+            self.presence.holding = self.presence.holding or self.programs.in_hand > 0
+            for lane in self.lanes.values():
+                lane.outside, lane.taken = places.outside(lane.queue), places.taken[lane.queue]
+
+    def _free_places(self, queue: str) -> int:
+        lane = self.lanes.get(queue)
+        return lane.places - lane.working if lane is not None else 0
+
+    def _heard(self, nursery: Nursery, message: dict[str, Any]) -> None:
+        if not self.programs.heard(message):
+            self.crew.heard(nursery, message)
+
+    def _serving(self, now: float) -> bool:
+        return self._stop_by is None and now < self.presence.trusted_until
 
     def _patience(self) -> float:
         now = time.monotonic()
-        nearest = min((lane.next_look() for lane in self.lanes.values() if not lane.claiming), default=now + 1.0)
-        return min(max(nearest - now, 0.005), TICK)
+        at = [self._tick_at, self._notifier.due, self.programs.due()]
+        if self._serving(now):
+            at += [look for lane in self.lanes.values() if (look := lane.next_look()) is not None]
+        return max(min(at) - now, 0.0)
 
-    # -- claiming, dispatching, finalizing ---------------------------------------------------------------------
+    def _tick(self, now: float) -> None:
+        """What time brings."""
+        self.crew.tick(now)
+        self.nurseries.tick(now)
+        self._desk.tick(now)
+        self.presence.reap(self._clerk, now)
+        at = [now + TICK_IDLE, self.crew.next_at(now)]
+        for lane in list(self.lanes.values()):
+            lane.recall(now)
+            if lane.waiting and not any(slot.channel for slot in lane.slots):
+                self._give_back(lane)  # nobody here can take them for a while
+            if lane.closing and not lane.slots and not lane.claiming:
+                del self.lanes[lane.queue]
+            at += [self._enforce(slot, now) for slot in lane.slots if slot.in_hand]
+            if lane.sent_ahead:
+                at.append(now + TICK_AHEAD)
+        if self.nurseries.unsettled:
+            at.append(now + TICK)
+        lanes = self.lanes.values()
+        in_lanes = any(lane.waiting or any(s.in_hand for s in lane.slots) for lane in lanes)
+        self.presence.holding = in_lanes or self.programs.in_hand > 0
+        self.presence.idle = [lane.queue for lane in lanes if lane.room and not lane.busy]
+        self._tick_at = min(at)
 
-    def _claim(self, lane: Lane, now: float) -> None:
-        n = lane.wanted(now)
-        if n < 1:
-            return
-        lane.claiming = True
-        who, queue, water = self.who, lane.queue, lane.low_water
-        self._claimer.send("claimed", lambda: self.storage.claim(who, queue, n, water), (lane, n))
+    def _enforce(self, slot: Slot, now: float) -> float:
+        """Jobs that must stop do. The answer is when to look again."""
+        if slot.killed_for is None:
+            stopping.overdue(slot, now)
+            stop = stopping.press(slot, now, self.config.cancel_grace)
+            if stop is not None:
+                self.crew.kill(slot, stop.why, blameless=True)
+        return min([now + TICK, *(max(stop.next_at, now + 0.01) for stop in slot.stops.values())])
 
-    def _finalize(self) -> None:
-        """Write what has ended: at once if the courier is free, else with whatever ends until it is."""
-        if not self._endings or self._finalizer.busy:
-            return
-        endings, self._endings = self._endings, []
-        crashes = self._max_crashes
-        due = {e.claim.queue for e in endings if isinstance(e.outcome, Released) and not e.delay}
-        self._finalizer.send("finalized", lambda: self.storage.finalize(endings, max_crashes=crashes), due)
+    # -- news --------------------------------------------------------------------------------------------------
 
-    def _take_news(self) -> None:
-        while self._news:
-            kind, *parts = self._news.popleft()
-            getattr(self, f"_news_{kind}")(*parts)
+    def _give_back(self, lane: Lane) -> None:
+        self._writer.release(lane.waiting)
+        lane.waiting.clear()
 
-    def _news_claimed(self, tag: tuple[Lane, int], claims: list[Claim] | None, error: str | None) -> None:
-        self._claimer.busy -= 1
-        lane, asked = tag
-        lane.claimed(claims or [], asked)
-        if error is not None:
-            self._news_outage(error)
-        if self._stop_by is not None:
-            self._give_back(lane)
+    def _due_again(self, queue: str, seconds: float) -> None:
+        if queue in self.lanes:
+            self.lanes[queue].due_in(seconds, time.monotonic())
 
-    def _news_finalized(self, due: set[str], stale: list[Ending] | None, error: str | None) -> None:
-        self._finalizer.busy -= 1
-        if error is not None:
-            log(f"results could not be written: {error}")
-        self._news_woken(due)  # what was given back is to be had again
-        for ending in stale or ():
-            log(f"{ending.claim.kind} {ending.claim.id} had been taken away from here; its ending was dropped")
+    def _news_back(self, courier: Courier, then: Then, answer: Any, error: str | None) -> None:
+        courier.is_back(then, answer, error)
 
-    def _news_woken(self, queues: set[str]) -> None:
+    def _news_woken(self, words: set[str]) -> None:
+        self.presence.woken(words, time.monotonic())
         for name, lane in self.lanes.items():
-            if name in queues or "*" in queues:
+            if name in words or "*" in words:
                 lane.wake()
 
-    def _news_outage(self, error: str) -> None:
+    def _news_due(self, seconds: float) -> None:
         now = time.monotonic()
-        self._reap_at = now + STALE  # until then a silent pod may only have been cut off like this one
-        if now - self._outage_told >= 10:
-            self._outage_told = now
-            log(f"{error}; going on when it is back")
+        for queue in self.presence.idle:
+            if queue in self.lanes:
+                self.lanes[queue].due_in(seconds, now)
 
-    def _news_beat(self, alive: bool, cancels: list[tuple[Any, int]]) -> None:
-        if not alive:
+    def _news_outage(self, error: str) -> None:
+        self.presence.outage(error)
+
+    def _news_trouble(self, error: str) -> None:
+        if self._sometimes(error, time.monotonic()):
+            log(error, level=logging.ERROR)
+
+    def _news_beat(self, beat: Beat) -> None:
+        if not self.presence.beaten(beat):
             self._lost()
-            return
-        wanted = set(cancels)
-        for slot in self._slots():
-            for claim in list(slot.in_hand.values()):
-                if (claim.id, claim.token) in wanted:
-                    self._cancel(slot, claim)
+        elif self._stop_by is None:
+            self._notifier.status(self._summary())
+        self._news_cancels(beat.cancels)
 
-    # -- workers -----------------------------------------------------------------------------------------------
-
-    def _slots(self) -> Iterator[Slot]:
-        for lane in self.lanes.values():
-            yield from lane.slots
-
-    def _spawn(self, slot: Slot) -> None:
-        channel = self._nursery.fork(slot.label)
-        slot.open(channel)
-        self._selector.register(channel, selectors.EVENT_READ, lambda: self._on_worker(slot))
-
-    def _watch_writes(self, lane: Lane) -> None:
-        """Be told when a worker that was too slow to read takes more."""
-        for slot in lane.slots:
-            if slot.channel is None or slot in self._gone:
-                continue
-            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if slot.wants_to_write else 0)
-            key = self._selector.get_key(slot.channel)
-            if key.events != events:
-                self._selector.modify(slot.channel, events, key.data)
-
-    def _respawn(self, now: float) -> None:
-        for slot, at in list(self._respawn_at.items()):
-            if now >= at:
-                del self._respawn_at[slot]
-                if self._stop_by is None:
-                    self._spawn(slot)
-
-    def _on_worker(self, slot: Slot) -> None:
-        lane = self.lanes[slot.queue]
-        try:
-            for ending, seconds in slot.receive():
-                lane.note(seconds)
-                self._endings.append(ending)
-                self._tell(ending)
-        except EOFError:
-            assert slot.channel is not None
-            self._selector.unregister(slot.channel)
-            self._gone[slot] = time.monotonic()
-        except (ValueError, KeyError) as e:
-            slot.killed_for = f"the worker broke the protocol ({e})"
-            self._kill(slot)
-
-    def _bury(self, now: float) -> None:
-        """Workers that are gone, once it is known how they ended: the zygote says so within a moment."""
-        for slot, since in list(self._gone.items()):
-            if slot.pid in self._exits or now - since > EXIT_KNOWN_WITHIN:
-                del self._gone[slot]
-                self._worker_gone(slot, self._exits.pop(slot.pid, None))
-
-    def _worker_gone(self, slot: Slot, status: int | None) -> None:
-        """Its running job is released, and counted against it; the others it had are as good as new."""
-        age = time.monotonic() - slot.started_at
-        leaving = slot.draining
-        left = slot.close()
-        if leaving and not left:
-            return
-        why = slot.killed_for or f"worker {slot.label} ({slot.pid}) {_how(status)}"
-        for i, claim in enumerate(left):
-            self._endings.append(self._crashed(claim, slot, why) if i == 0 else Ending(claim, Released()))
-        young = self._deaths.get(slot, 0) + 1 if age < YOUNG else 0
-        self._deaths[slot] = young
-        pause = min(0.1 * 2**young, 30.0) if young else 0.0
-        self._respawn_at[slot] = time.monotonic() + pause
-        released = f"{len(left)} job{'s' if len(left) != 1 else ''} released"
-        log(f"{why}; {released}; worker starts {f'in {pause:.1f} s' if pause else 'again'}")
-
-    def _crashed(self, claim: Claim, slot: Slot, why: str) -> Ending:
-        if slot.killed_for is not None and slot.killed_for.startswith("timeout"):
-            curve = self._nursery.kinds.get(claim.kind, {"curve": "decorrelated", "base": 1.0, "cap": 3600.0})
-            delay = fastpath.delay(curve["curve"], claim.attempt, curve["base"], curve["cap"], random.random())
-            return Ending(claim, Failed(slot.killed_for), delay)
-        return Ending(claim, Released(why, crashed=True))
-
-    def _kill_overdue(self, now: float) -> None:
-        for slot in self._slots():
-            claim = slot.running()
-            if claim is not None and slot.killed_for is None and now - slot.head_since > claim.timeout:
-                slot.killed_for = f"timeout after {claim.timeout} s"
-                self._kill(slot)
-
-    def _cancel(self, slot: Slot, claim: Claim) -> None:
+    def _news_cancels(self, cancels: Sequence[tuple[Any, int]]) -> None:
         """The job's row says what becomes of it: any outcome but done is `cancelled`."""
-        if slot.running() is claim and slot.killed_for is None:
-            slot.killed_for = "cancelled by user"
-            self._kill(slot)
-
-    def _kill(self, slot: Slot) -> None:
-        """With everything its handler started."""
-        if slot.pid:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(slot.pid, signal.SIGKILL)
-
-    def _on_nursery(self) -> None:
-        try:
-            for message in self._nursery.messages():
-                if "exited" in message:
-                    self._exits[message["exited"]] = message["status"]
-        except EOFError:
-            self._selector.unregister(self._nursery.control)
-            if self._stop_by is None:
-                log("the zygote is gone; stopping")
-                self._stop_by = time.monotonic()
-
-    def _tell(self, ending: Ending) -> None:
-        claim, outcome = ending.claim, ending.outcome
-        if isinstance(outcome, Failed):
-            again = f"again in {ending.delay:.1f} s" if claim.attempt < claim.max_attempts else "dead"
-            log(f"{claim.kind} {claim.id} failed, {again}: {outcome.message}", claim.queue)
-
-    # -- the pod -----------------------------------------------------------------------------------------------
-
-    def _register(self) -> None:
-        self.who = self.storage.register(own_name(), list(self.lanes), socket.gethostname(), os.getpid())
-
-    def _bury_predecessors(self) -> None:
-        """Masters of this host that died without a word: their jobs need not wait for the reaper."""
-        for pod in self.storage.pods():
-            if is_dead(pod):
-                back = self.storage.deregister(Incarnation(pod))
-                log(f"a predecessor (pid {pod.pid}) had died; {back} of its jobs released")
-
-    def _start_threads(self) -> None:
-        self._claimer = Courier("claim", self._post, patient=False)
-        self._finalizer = Courier("finalize", self._post, patient=True)
-        self._beater = Beater(BEAT, self._heartbeat, self._post)
-        self._ears = Ears(self.storage.listen(), self._post)
-        for thread in (self._claimer, self._finalizer, self._beater, self._ears):
-            thread.start()
-
-    def _heartbeat(self) -> tuple[bool, list[tuple[Any, int]]]:
-        """On the beating thread and its own connection."""
-        alive = self.heart.beat(self.who)
-        if time.monotonic() >= self._reap_at:
-            self._reap_at = time.monotonic() + REAP
-            self.heart.reap(STALE)
-        return alive, self.heart.cancel_requests(self.who) if alive else []
+        if not cancels:
+            return
+        wanted, now = {(id, token) for id, token in cancels}, time.monotonic()
+        self.programs.cancel(wanted)
+        for lane in self.lanes.values():
+            for claim in [c for c in lane.waiting if (c.id, c.token) in wanted]:
+                lane.waiting.remove(claim)
+                self._writer.release([claim])
+            for slot in lane.slots:
+                for id, held in slot.in_hand.items():
+                    if (held.claim.id, held.claim.token) in wanted:
+                        stopping.cancel(slot, id, now)
+                        self._tick_at = now
 
     def _lost(self) -> None:
-        """Reaped: the jobs in hand are somebody else's now. Kill what runs them and start over as a new pod."""
-        log("this pod had been taken for dead; starting over as a new one")
+        """Reaped: the jobs in hand are somebody else's now. Kill what runs them and go on as a new pod."""
+        log("this pod had been taken for dead; starting over as a new one", level=logging.ERROR)
+        self._writer.forget()
+        self.programs.lost()
         for lane in self.lanes.values():
             lane.waiting.clear()
-        for slot in self._slots():
-            slot.killed_for = "the pod had been taken for dead"
-            self._kill(slot)
-        self._register()
+        for slot in self.crew.slots():
+            slot.in_hand.clear()
+            self.crew.kill(slot, "the pod had been taken for dead", blameless=True)
 
-    # -- stopping ----------------------------------------------------------------------------------------------
+    # -- settings ----------------------------------------------------------------------------------------------
 
-    def _catch_signals(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
-            signal.signal(number, lambda n, _: self._post("signal", n))
+    def _make_lanes(self) -> None:
+        """Lanes as the settings have them: new queues appear, those not named any more drain and go."""
+        self._claimer.unknown_kind_ttl = self.config.unknown_kind_ttl
+        queues = self.config.declared_queues()
+        anyway = max(CLAIM_ANYWAY, self.config.poll_interval, float(len(queues)))
+        for name, settings in queues.items():
+            if name not in self.lanes:
+                self.lanes[name] = Lane(name, settings, anyway)
+                continue
+            lane = self.lanes[name]
+            lane.settings, lane.look_every, lane.closing = settings, anyway, False
+            lane.resize(settings.max_workers)
+        for name, lane in self.lanes.items():
+            if name not in queues:
+                lane.closing = True
+                lane.resize(0)
+                self._give_back(lane)
+                self.programs.give_back(name)
+
+    def _reload(self) -> None:
+        """Read the settings again, and have a new zygote import the code again; the rest follows when it is ready."""
+        try:
+            config = self._read_config()
+            config.declared_queues()
+        except ForgeError as e:
+            log(f"not reloaded: {e}; going on as before", level=logging.ERROR)
+            return
+        if (config.database, config.schema) != (self.config.database, self.config.schema):
+            log("not reloaded: the database is another one; that takes a restart", level=logging.ERROR)
+            return
+        log("reloading")
+        self._notifier.reloading()
+        self.nurseries.start(config)
+
+    def _settled(self, config: Config | None) -> None:
+        """A new zygote has taken over, or could not."""
+        self._tick_at = 0.0
+        if config is not None:
+            self.config = config
+            self._budgets.change(config.limits)
+            self._make_lanes()
+            self.programs.configure(config, self.nurseries.current)
+            queues = config.declared_queues()
+            self._clerk.send(lambda: prepare(self.storage, queues), _prepared)
+            self.crew.roll()
+        self._notifier.ready(self._summary())
+
+    def _summary(self) -> str:
+        """`4 workers, 2 jobs running`, for systemctl status."""
+        slots = list(self.crew.slots())
+        running = sum(1 for slot in slots for _ in slot.running()) + self.programs.places.running.total()
+        return f"{counted(sum(slot.ready for slot in slots), 'worker')}, {counted(running, 'job')} running"
+
+    # -- signals and the end -----------------------------------------------------------------------------------
 
     def _news_signal(self, number: int) -> None:
+        match number:
+            case signal.SIGTERM | signal.SIGINT | signal.SIGQUIT:
+                self._stop(number)
+            case _ if self._stop_by is not None:
+                pass
+            case signal.SIGHUP:
+                self._reload()
+            case signal.SIGTTIN | signal.SIGTTOU:
+                self._scale(1 if number == signal.SIGTTIN else -1)
+            case signal.SIGUSR1:
+                self._reopen_logs()
+                log("log reopened")
+            case signal.SIGUSR2:
+                self._stacks()
+        self._tick_at = 0.0
+
+    def _scale(self, by: int) -> None:
+        """One worker more or less in every lane that has any, and never less than one."""
+        for lane in self.lanes.values():
+            if lane.size and not lane.closing:
+                lane.resize(max(1, lane.size + by))
+        log(", ".join(f"{lane.queue}: {counted(lane.size, 'worker')}" for lane in self.lanes.values()))
+
+    def _stacks(self) -> None:
+        for paragraph in stacks():
+            log(paragraph)
+        for nursery in self.nurseries.all():
+            nursery.tell("stacks")
+        for slot in self.crew.slots():
+            slot.say(order_line("stacks"))
+
+    def _stop(self, number: int) -> None:
         again = self._stop_by is not None
         now = time.monotonic()
         if number == signal.SIGQUIT or (again and number == signal.SIGINT):
             self._stop_by = now
         elif not again:
-            self._stop_by = now + self._shutdown_timeout
-            log(f"stopping: {sum(len(s.in_hand) for s in self._slots())} jobs in hand")
+            self._stop_by = now + self.config.shutdown_timeout
+            in_hand = sum(len(slot.in_hand) for slot in self.crew.slots()) + self.programs.in_hand
+            log(f"stopping: {in_hand} jobs in hand")
 
-    def _drain(self) -> None:
+    def _drain(self) -> ExitCode:
         """Give back what has not started, wait for what has, give back what will not end."""
+        assert self._stop_by is not None
+        self._notifier.stopping()
+        self.crew.stopping = self._claimer.stopping = True
+        self.programs.drain()
         for lane in self.lanes.values():
             self._give_back(lane)
             for slot in lane.slots:
                 slot.drain()
         self._until(self._drained)
-        for slot in self._slots():
-            for claim in slot.close():
-                self._endings.append(Ending(claim, Released("the master was stopped")))
-            self._kill(slot)
-        self._finalize()
-        self._until(lambda: not self._finalizer.busy and not self._endings)
-        self._beater.stopping.set()  # heartbeats stop last
-        self._ears.stopping.set()
-        self._beater.join()
-        back = self.storage.deregister(self.who)
-        log(f"stopped; {back} jobs given back" if back else "stopped")
+        self.crew.kill_all()
+        self.programs.close()
+        for slot in self.crew.slots():
+            self._writer.release([held.claim for held in slot.close()], "the master was stopped")
+        by = max(self._stop_by, time.monotonic() + WRITE_WITHIN)
+        self._until(lambda: not self._writer.unwritten or time.monotonic() >= by)
+        self.presence.stop()
+        self.nurseries.close()
+        return self._leave()
 
     def _drained(self) -> bool:
         assert self._stop_by is not None
-        idle = not any(slot.channel for slot in self._slots()) and not self._claimer.busy
+        idle = not any(slot.channel for slot in self.crew.slots()) and not self._claimer.busy and self.programs.gone
         return idle or time.monotonic() >= self._stop_by
 
-    def _give_back(self, lane: Lane) -> None:
-        self._endings += [Ending(claim, Released()) for claim in lane.waiting]
-        lane.waiting.clear()
+    def _leave(self) -> ExitCode:
+        """Say good-bye to the database."""
+        unwritten = self._writer.unwritten
+        if unwritten:
+            log(f"stopped; {counted(unwritten, 'result')} could not be written: their jobs will run again",
+                level=logging.ERROR)  # fmt: skip
+            return ExitCode.DATABASE
+        try:
+            back = self.storage.deregister(self.presence.who)
+        except DatabaseError as e:
+            log(f"stopped, without leaving properly: {e}", level=logging.ERROR)
+            return ExitCode.DATABASE
+        log(f"stopped; {back} jobs given back" if back else "stopped")
+        return ExitCode.OK
 
-    # -- news --------------------------------------------------------------------------------------------------
+    # -- the bell ----------------------------------------------------------------------------------------------
 
     def _post(self, *news: Any) -> None:
         """From any thread or signal handler."""
@@ -386,13 +420,6 @@ class Master:
             self._bell.recv(4096)
 
 
-def _how(status: int | None) -> str:
-    """A worker's end in words."""
-    if status is None:
-        return "is gone"
-    if status >= 0:
-        return f"exited with {status}"
-    try:
-        return f"killed by {signal.Signals(-status).name}"
-    except ValueError:
-        return f"killed by signal {-status}"
+def _prepared(_: None, error: str | None) -> None:
+    if error is not None:
+        log(f"the queues' settings were not stored: {error}", level=logging.WARNING)

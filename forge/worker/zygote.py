@@ -30,6 +30,7 @@ from forge.errors import ForgeError
 from forge.protocol import Lines
 from forge.retry import Backoff
 from forge.worker.child import Worker
+from forge.worker.exec import become_program
 from forge.worker.modules import Known, known_tasks
 
 __all__ = ["die_with_parent", "main"]
@@ -39,10 +40,14 @@ _PR_SET_PDEATHSIG = 1
 
 def die_with_parent(parent: int) -> None:
     """Have the kernel kill this process when its parent dies. Elsewhere than on Linux the closed socket must do."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    _signal_at_parents_death(signal.SIGKILL)
     if os.getppid() != parent:  # it died before the call
         os._exit(1)
+
+
+def _signal_at_parents_death(number: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number)
 
 
 class Zygote:
@@ -52,6 +57,7 @@ class Zygote:
         self._control = control
         self._handlers: Mapping[str, Handler] = {}
         self._children: set[int] = set()
+        self._environ = dict(os.environ)  # before the modules can change it: what programs are given
         self._retired = False
 
     def run(self, config_path: str | None, flags: Mapping[str, str | None]) -> None:
@@ -69,21 +75,28 @@ class Zygote:
         writer.setblocking(False)
         signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        self._loop(reader)
+        # From here on the closed socket tells of the master's death, and there is something to do then.
+        _signal_at_parents_death(0)
+        try:
+            self._loop(reader)
+        except (BrokenPipeError, ConnectionResetError):
+            self._leave_nobody_behind()
 
     def _loop(self, woken: socket.socket) -> None:
         selector = selectors.DefaultSelector()
         selector.register(self._control, selectors.EVENT_READ)
         selector.register(woken, selectors.EVENT_READ)
         lines = Lines()
+        fds: list[int] = []  # come with the first byte of their order, which may be longer than one read
         while not (self._retired and not self._children):
             for key, _ in selector.select():
                 if key.fileobj is woken:
                     woken.recv(4096)
                     continue
-                data, fds, _, _ = socket.recv_fds(self._control, 65536, 16)
+                data, came, _, _ = socket.recv_fds(self._control, 65536, 16)
                 if not data:
-                    os._exit(0)  # the master is gone; its workers see that too
+                    self._leave_nobody_behind()
+                fds += came
                 for line in lines.feed(data):
                     self._obey(orjson.loads(line), fds)
             self._collect()
@@ -93,6 +106,8 @@ class Zygote:
             self._retired = True
         elif order["do"] == "fork":
             self._fork(order["label"], fds.pop(0))
+        elif order["do"] == "exec":
+            self._exec(order, [fds.pop(0) for _ in range(3)])
 
     def _fork(self, label: str, fd: int) -> None:
         parent = os.getpid()
@@ -103,17 +118,61 @@ class Zygote:
         self._children.add(pid)
         self._say(forked=label, pid=pid)
 
+    def _exec(self, order: dict[str, Any], fds: list[int]) -> None:
+        """A child that becomes another program, in a group of its own; see `forge.worker.exec`."""
+        parent, why = os.getpid(), None
+        try:
+            pid = os.fork()
+        except OSError as e:  # no room for another process now
+            pid, why = 0, str(e)
+        else:
+            if pid == 0:
+                die_with_parent(parent)
+                become_program(order, fds, self._environ)
+            with suppress(OSError):  # here and there: whoever comes first, a kill of the group finds it
+                os.setpgid(pid, pid)
+            self._children.add(pid)
+        for fd in fds:
+            os.close(fd)
+        self._say(started=order["number"], pid=pid, error=why)
+
     def _collect(self) -> None:
+        """Children that have ended, with what is left of their groups."""
         with suppress(ChildProcessError):
-            while True:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-                if pid == 0:
-                    return
+            while (ended := _ended()) is not None:
+                pid, status = ended
                 self._children.discard(pid)
                 self._say(exited=pid, status=os.waitstatus_to_exitcode(status))
 
+    def _leave_nobody_behind(self) -> NoReturn:
+        """The master is gone: its workers and programs go, and what they started."""
+        for pid in self._children:
+            _kill_group(pid)
+        os._exit(0)
+
     def _say(self, **message: Any) -> None:
         self._control.sendall(orjson.dumps(message) + b"\n")
+
+
+def _ended() -> tuple[int, int] | None:
+    """A child that has ended, and how. What is left of its group is killed before it is collected: until then its
+    number cannot be another's."""
+    if hasattr(os, "waitid"):
+        found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if found is None:
+            return None
+        _kill_group(found.si_pid)
+        return os.waitpid(found.si_pid, 0)
+    pid, status = os.waitpid(-1, os.WNOHANG)  # macOS
+    if pid == 0:
+        return None
+    _kill_group(pid)
+    return pid, status
+
+
+def _kill_group(pid: int) -> None:
+    with suppress(OSError):
+        os.killpg(pid, signal.SIGKILL)
 
 
 def _become_worker(

@@ -1,4 +1,4 @@
-"""forge-master and the demo, as processes of their own."""
+"""forge-master, as a process of its own."""
 
 from __future__ import annotations
 
@@ -137,36 +137,3 @@ def test_queues_come_from_the_variable_before_the_file(
         assert [pod.queues for pod in app.storage.pods()] == [("mail", "slack")]
         process.terminate()
         assert process.wait(timeout=20) == 0
-
-
-def test_the_demo_ends_by_itself_where_nobody_watches(folder: Path) -> None:
-    ran = subprocess.run(
-        [sys.executable, "-m", "forge.cli.demo"],
-        cwd=folder,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (ran.returncode, ran.stderr) == (0, "")
-    for word in ("snoozed for", "throttled, queue webhooks cools down", "dead after 3 attempts: 550 no such mailbox"):
-        assert word in ran.stdout
-    total = next(line.split() for line in ran.stdout.splitlines() if line.startswith("total"))
-    assert total[:6] == ["total", "39", "0", "0", "38", "1"]
-    assert list(folder.iterdir()) == []
-
-
-def test_the_demo_stays_up_in_a_terminal_until_ctrl_c(folder: Path) -> None:
-    ours, theirs = os.openpty()
-    command = [sys.executable, "-m", "forge.cli.demo"]
-    with subprocess.Popen(command, cwd=folder, env=environment(), stdout=theirs, stderr=theirs) as process:
-        os.close(theirs)
-        seen = b""
-        while b"Ctrl-C ends it." not in seen:
-            seen += os.read(ours, 65536)
-        assert b"\x1b[2K" in seen, "drawn over and over"
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=20) == 0
-    os.close(ours)
-    assert list(folder.iterdir()) == []

@@ -92,6 +92,9 @@ class Batch:
             "delays": _floats([delay for _, delay, _ in said]),
             "messages": _texts(message and clean_text(message) for _, _, message in said),
             "tracebacks": _texts(e.traceback and clean_text(e.traceback) for e in self.other),
+            "give_ups": _floats(
+                [e.outcome.give_up_after if isinstance(e.outcome, Released) else None for e in self.other]
+            ),
             "max_crashes": self._max_crashes,
         }
 

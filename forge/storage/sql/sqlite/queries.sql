@@ -34,8 +34,12 @@ name, max_workers, paused, backoff_enabled, backoff_base_seconds, backoff_max_se
 retain_dead_days, throttle_attempts, throttled_until
 
 -- The claim hops from one priority to the next: within a priority the due jobs are one range, so a million jobs
--- scheduled for next year in front of the due ones of a later priority are never read. None for a pod that is no more,
--- or of a queue that is paused or cools down.
+-- scheduled for next year in front of the due ones of a later priority are never read.
+-- name: next_priority
+select priority from job indexed by job_claim
+ where queue = :queue and status in ('pending', 'failed') and priority > :priority order by priority limit 1
+
+-- The same for a claim: none for a pod that is no more, or of a queue that is paused or cools down.
 -- part: level
 select priority from job indexed by job_claim
  where queue = :queue and status in ('pending', 'failed') and priority > :priority
@@ -43,7 +47,7 @@ select priority from job indexed by job_claim
    and not exists (select 1 from queue where name = :queue and (paused or throttled_until > :now))
  order by priority limit 1
 
--- name: next_priority
+-- name: next_claimable
 {level}
 
 -- Claim up to :n due jobs of the next priority after :priority that has any. There is no low-water mark here: SQLite takes a claimed job out of the index
@@ -82,13 +86,16 @@ update queue set throttle_attempts = 0, throttled_until = null
 
 -- What decides how any other claim ends.
 -- name: claimed_job
-select attempts, max_attempts, crashes, cancel_requested_at is not null, errors, queue, run_at
+select attempts, max_attempts, crashes, cancel_requested_at is not null, errors, queue, run_at, enqueued_at
   from job where id = :id and +claim = :token
 
 -- name: give_back
 update job set status = :status, run_at = :run_at, attempts = :attempts, crashes = :crashes, errors = :errors, claim = null,
-               claimed_at = null
+               claimed_at = null, progress = null
  where id = :id
+
+-- name: refund
+update job set attempts = attempts - 1 where id = :id
 
 -- name: end_job
 insert into job_history ({kept}, status, crashes, errors, finished_at)
@@ -164,6 +171,18 @@ returning id
 -- name: beat
 update pod set beat_at = :now where id = :pod
 
+-- How far a running job is.
+-- name: progress
+update job set progress = :progress where id = :id and +claim = :token
+
+-- The earliest job of one priority; see next_priority.
+-- name: first_due
+select run_at from job indexed by job_claim
+ where queue = :queue and status in ('pending', 'failed') and priority = :priority order by run_at, id limit 1
+
+-- name: standing
+select paused, throttled_until from queue where name = :queue
+
 -- name: deregister_pod
 delete from pod where id = :pod
 
@@ -227,21 +246,21 @@ update job set run_at = min(run_at, :now), status = 'pending', attempts = iif(:r
  where id = :id and status in ('pending', 'failed')
 
 -- name: get_live
-select {job_columns}, null, null from job where id = :id
+select {job_columns}, null, null, progress from job where id = :id
 
 -- name: get_ended
-select {job_columns}, finished_at, result from job_history where id = :id
+select {job_columns}, finished_at, result, null from job_history where id = :id
 
 -- Listings: newest first by id, an order that no later change disturbs. A null filter matches all.
 -- name: list_live
-select {job_columns}, null, null from job where {filter} order by id desc limit :limit
+select {job_columns}, null, null, progress from job where {filter} order by id desc limit :limit
 
 -- name: list_ended
-select {job_columns}, finished_at, result from job_history where {filter} order by id desc limit :limit
+select {job_columns}, finished_at, result, null from job_history where {filter} order by id desc limit :limit
 
 -- The same through the small index of the few that people look for.
 -- name: list_unhappy
-select {job_columns}, finished_at, result from job_history indexed by job_history_unhappy
+select {job_columns}, finished_at, result, null from job_history indexed by job_history_unhappy
  where status in ('dead', 'cancelled') and {filter} order by id desc limit :limit
 
 -- name: counts

@@ -1,0 +1,41 @@
+"""What forge-master takes and checks before it starts anything."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from forge.cli.common import Cli
+from forge.config import Config
+from forge.config.model import CommandConfig, PoolConfig
+from forge.errors import ConfigError
+from forge.master.pidfile import PidFile
+
+__all__ = ["check_programs", "take_pid_file"]
+
+
+def take_pid_file(cli: Cli) -> None:
+    """The file that the flag or the settings name, held until the command ends; nothing with --check."""
+    path = Path(cli.args.pid_file) if cli.args.pid_file else cli.config.pid_file
+    if path is not None and not cli.args.check:
+        cli.closing(PidFile(path))
+
+
+def check_programs(config: Config) -> None:
+    """`ConfigError` for the first program of a pool or command that is not there."""
+    for name, program in _programs(config):
+        folder = config.folder / (program.cwd or "")
+        if not folder.is_dir():
+            raise ConfigError(f"{name}: there is no folder {folder}; {config.origin[f'{name}.cwd']} names it")
+        # As a child would find it: a name with a slash from its folder, another one by its own PATH.
+        word = program.argv[0]
+        wanted = str(folder / word) if "/" in word else word
+        if shutil.which(wanted, path=program.env.get("PATH", os.environ.get("PATH"))) is None:
+            raise ConfigError(f"{name}: there is no program {word}; {config.origin[f'{name}.argv']} names it")
+
+
+def _programs(config: Config) -> Iterator[tuple[str, PoolConfig | CommandConfig]]:
+    yield from ((f"pools.{name}", pool) for name, pool in config.pools.items())
+    yield from ((f"commands.{name}", command) for name, command in config.commands.named.items())

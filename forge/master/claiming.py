@@ -1,0 +1,89 @@
+"""Claiming: when a lane has room, a courier fetches jobs for it. Jobs that nobody here can run go back."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Sequence
+
+from forge.config import suggest
+from forge.job import Claim, Ending, Released
+from forge.master.couriers import Courier, Post
+from forge.master.lanes import Lane
+from forge.master.presence import Presence
+from forge.master.rolling import Nurseries
+from forge.master.telling import Sometimes, log
+from forge.master.writing import Writer
+from forge.storage import Storage
+from forge.storage.contract import Incarnation
+
+__all__ = ["Claimer"]
+
+# How long a job of a kind that nobody here knows stays away: so that in a rolling deploy a pod that does know it comes
+# by, and a backlog of such jobs does not come back all at once.
+UNKNOWN_KIND_PAUSE = (5.0, 60.0)
+
+
+class Claimer:
+    """Serves all lanes, one claim at a time."""
+
+    def __init__(self, storage: Storage, post: Post, presence: Presence, nurseries: Nurseries, writer: Writer) -> None:
+        self._storage, self._presence, self._nurseries, self._writer = storage, presence, nurseries, writer
+        self._courier = Courier("claim", post, patient=False)
+        self._sometimes = Sometimes(60.0)
+        self.unknown_kind_ttl = 0.0  # seconds after which a job that nobody knows is dead
+        self.stopping = False  # what still comes goes back
+        # Somebody who keeps the jobs that are not for workers, and answers with the others.
+        self.take: Callable[[Sequence[Claim]], Sequence[Claim]] = lambda claims: claims
+
+    def start(self) -> None:
+        """Start the courier."""
+        self._courier.start()
+
+    @property
+    def busy(self) -> bool:
+        """Whether jobs may still come."""
+        return self._courier.busy > 0
+
+    def claim(self, lane: Lane, now: float) -> None:
+        """As many as its workers can take, if it is time."""
+        n = lane.wanted(now)
+        if n > 0:
+            lane.begin(now)
+            who, queue, water = self._presence.who, lane.queue, lane.low_water
+            self._courier.send(
+                lambda: self._storage.claim(who, queue, n, water),
+                lambda claims, error: self._came(lane, n, who, claims or [], error),
+            )
+
+    def _came(self, lane: Lane, asked: int, who: Incarnation, claims: Sequence[Claim], error: str | None) -> None:
+        now = time.monotonic()
+        if error is not None:
+            lane.hold(now + random.uniform(0.75, 1.25))
+            self._presence.outage(error)
+        else:
+            self._presence.is_back()
+        found = len(claims)
+        # Back at once if the pod was reaped meanwhile (nobody would know that they are ours) or is about to go.
+        if who is not self._presence.who or self.stopping or lane.closing:
+            self._writer.release(claims)
+            claims = []
+        lane.claimed(self._known(self.take(lane.capped(claims)), now), asked, found)
+
+    def _known(self, claims: Sequence[Claim], now: float) -> Sequence[Claim]:
+        """Those of a kind that somebody here can run. The others go back untouched: another pod may know them, or the
+        next release."""
+        kinds = self._nurseries.current.kinds
+        known = [claim for claim in claims if claim.kind in kinds]
+        if len(known) < len(claims):
+            for claim in claims:
+                if claim.kind not in kinds:
+                    self._unknown(claim, suggest(claim.kind, kinds, show=0), now)
+        return known
+
+    def _unknown(self, claim: Claim, near: str, now: float) -> None:
+        why = Released(f"no handler for kind {claim.kind}", give_up_after=self.unknown_kind_ttl)
+        self._writer.end(Ending(claim, why, random.uniform(*UNKNOWN_KIND_PAUSE)))
+        if self._sometimes(claim.kind, now):
+            log(f"no handler for kind {claim.kind}{near}", claim.queue, logging.WARNING)

@@ -1,0 +1,231 @@
+"""The worker processes of a pod: made, watched, replaced. What jobs are is known here only where a worker dies."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import selectors
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from forge.job import Ending, Released
+from forge.master.lanes import Lane
+from forge.master.nursery import Nursery, how_it_ended
+from forge.master.rolling import Nurseries
+from forge.master.slots import Held, Slot
+from forge.master.stopping import timed_out
+from forge.master.telling import counted, log
+
+__all__ = ["Crew"]
+
+EXIT_KNOWN_WITHIN = 0.25  # seconds for the zygote to say how a worker ended
+READY_WITHIN = 30.0  # seconds for a worker to say hello
+YOUNG = 1.0  # a worker that dies younger than this makes its slot wait before the next
+LONGEST_PAUSE = 30.0
+# Of several jobs in hand the oldest is the one that ran when the worker died, if it has been for longer than workers
+# keep answers to themselves.
+CERTAIN_AFTER = 0.05
+ROLL_PATIENCE = 5.0  # a worker with a job that takes longer does not hold up the replacement of the others
+
+
+class Crew:
+    """All slots of all lanes, and what is in them."""
+
+    def __init__(
+        self,
+        lanes: Mapping[str, Lane],
+        selector: selectors.BaseSelector,
+        ended: Callable[[Ending], None],
+    ) -> None:
+        """`ended` is told the ending of each job that died with its worker."""
+        self.nurseries: Nurseries  # set by whoever made both
+        self.hear: Callable[[Slot], bool]  # the same; reads what a worker has said, False: nothing
+        self.stopping = False  # nobody is replaced any more
+        self._lanes, self._selector, self._ended = lanes, selector, ended
+        self._gone: dict[Slot, float] = {}  # workers whose channel has closed, since when
+        self._exits: dict[Slot, int] = {}  # how workers ended; told by the zygote
+        self._respawn_at: dict[Slot, float] = {}
+        self._deaths: dict[Slot, int] = {}
+        self._owed: dict[Slot, str] = {}  # deaths to be told of together with the start of the next worker
+        self._rolling = False
+
+    def slots(self) -> Iterator[Slot]:
+        """All of them."""
+        for lane in self._lanes.values():
+            yield from lane.slots
+
+    # -- life --------------------------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> None:
+        """What time brings: the dead are buried, slots are filled, workers of old code are replaced."""
+        self._bury(now)
+        if self.stopping:
+            for slot in list(self._owed):
+                self._tell_death(slot, "stopping")
+            return
+        for slot in self.slots():
+            if slot.channel is None:
+                self._fill(slot, now)
+            elif not slot.ready and now - slot.started_at > READY_WITHIN and slot not in self._gone:
+                self._never_ready(slot)
+        self._roll(now)
+
+    @property
+    def urgent(self) -> bool:
+        """Whether `tick` should run at once."""
+        return bool(self._gone)
+
+    def next_at(self, now: float) -> float:
+        """When `tick` has something to do, monotonic."""
+        starting = any(slot.channel is not None and not slot.ready for slot in self.slots())
+        soon = now + EXIT_KNOWN_WITHIN / 5 if self._gone or self._rolling else now + 1.0 if starting else math.inf
+        return min([soon, *self._respawn_at.values()])
+
+    def _fill(self, slot: Slot, now: float) -> None:
+        nursery = self.nurseries.current
+        if slot.retired or nursery.gone or now < self._respawn_at.get(slot, 0.0):
+            return
+        self._respawn_at.pop(slot, None)
+        channel = nursery.fork(slot.label)
+        slot.open(channel, nursery)
+        self._selector.register(channel, selectors.EVENT_READ, lambda: self._on_channel(slot))
+
+    def _on_channel(self, slot: Slot) -> None:
+        self.hear(slot)
+        if slot.ready and slot in self._owed:
+            self._tell_death(slot, f"worker started in {1000 * (time.monotonic() - slot.started_at):.0f} ms")
+
+    def _tell_death(self, slot: Slot, then: str) -> None:
+        log(f"{self._owed.pop(slot)}; {then}", level=logging.WARNING)
+
+    def watch_writes(self, slot: Slot) -> None:
+        """Send what waits; be told when a worker that was too slow to read takes more."""
+        if slot.wants_to_write:
+            slot.flush()
+        if slot.channel is None or slot in self._gone:
+            return
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if slot.wants_to_write else 0)
+        key = self._selector.get_key(slot.channel)
+        if key.events != events:
+            self._selector.modify(slot.channel, events, key.data)
+
+    def _roll(self, now: float) -> None:
+        """Workers that run old code are drained and replaced, a few at a time."""
+        slots = [slot for slot in self.slots() if slot.channel is not None]
+        old = [slot for slot in slots if slot.nursery is not self.nurseries.current]
+        if self._rolling and not old and all(slot.ready for slot in slots):
+            self._rolling = False
+            log(f"{counted(len(slots), 'worker')} replaced")
+        absent = sum(not s.ready or (s.draining and now - s.drained_at < ROLL_PATIENCE) for s in slots)
+        waiting = sorted((s for s in old if not s.draining), key=lambda slot: len(slot.in_hand))
+        for slot in waiting[: max(0, max(1, len(slots) // 4) - absent)]:
+            slot.drain()
+
+    def roll(self) -> None:
+        """A new zygote has taken over."""
+        self._rolling = True
+
+    # -- death -------------------------------------------------------------------------------------------------
+
+    def heard(self, nursery: Nursery, message: dict[str, Any]) -> None:
+        """What a zygote says of a worker."""
+        if "forked" in message:
+            for slot in self.slots():
+                if slot.label == message["forked"] and slot.nursery is nursery and not slot.ready:
+                    slot.pid = message["pid"]
+        elif "exited" in message:
+            for slot in self.slots():
+                if slot.pid == message["exited"] and slot.channel is not None:
+                    self._exits[slot] = message["status"]
+                    # A process that its handler started may hold the channel open: do not wait for its end.
+                    while slot not in self._gone and self.hear(slot):
+                        pass
+                    self.lost(slot)
+
+    def lost(self, slot: Slot) -> None:
+        """Its process is gone."""
+        if slot not in self._gone and slot.channel is not None:
+            self._selector.unregister(slot.channel)
+            self._gone[slot] = time.monotonic()
+
+    def kill(self, slot: Slot, why: str, *, blameless: bool) -> None:
+        """With everything its handlers started. `blameless`: it says nothing about the jobs in hand."""
+        slot.killed_for, slot.blameless = why, blameless
+        self._kill_group(slot.pid)
+
+    def kill_all(self) -> None:
+        """At the end."""
+        for slot in self.slots():
+            self._kill_group(slot.pid)
+
+    @staticmethod
+    def _kill_group(pid: int) -> None:
+        if pid:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)
+
+    def _never_ready(self, slot: Slot) -> None:
+        self.kill(slot, f"worker {slot.label} was not ready within {READY_WITHIN:.0f} s", blameless=True)
+        self.lost(slot)  # the zygote may never have forked it
+
+    def _bury(self, now: float) -> None:
+        """Workers that are gone, once it is known how they ended: the zygote says so within a moment."""
+        for slot, since in list(self._gone.items()):
+            assert slot.nursery is not None
+            if slot in self._exits or slot.nursery.gone or now - since > EXIT_KNOWN_WITHIN:
+                del self._gone[slot]
+                self._worker_gone(slot, self._exits.pop(slot, None), since)
+
+    def _worker_gone(self, slot: Slot, status: int | None, now: float) -> None:
+        """Its running jobs are released, and counted against them; the others it had are as good as new."""
+        assert slot.nursery is not None
+        lane, pid = self._lanes[slot.queue], slot.pid
+        if slot in self._owed:
+            self._tell_death(slot, "worker started and died")
+        young = not slot.ready or now - slot.started_at < YOUNG
+        self._kill_group(pid)  # what its handlers started
+        left = slot.close()
+        if slot.draining and not left:
+            if slot.leaving is not None and not self.stopping:
+                log(f"worker {slot.label} replaced: {slot.leaving}")
+            lane.forget_retired()
+            return
+        why = slot.killed_for or f"worker {slot.label} ({pid}) {how_it_ended(status)}"
+        blameless = slot.blameless or slot.nursery.gone
+        if not blameless:
+            lane.be_careful(now)
+        for ending in self._endings(slot, left, why, blameless, now):
+            self._ended(ending)
+        lane.forget_retired()
+        if self.stopping or slot.retired:
+            return
+        pause = 0.0 if slot.nursery.gone else self._pause(slot, young)
+        self._respawn_at[slot] = now + pause
+        if left or not slot.nursery.gone:
+            self._owed[slot] = f"{why}; {counted(len(left), 'job')} released"
+            if pause or slot.nursery.gone:
+                self._tell_death(slot, f"worker starts {f'in {pause:.1f} s' if pause else 'again'}")
+
+    def _pause(self, slot: Slot, young: bool) -> float:
+        """Longer with each worker that died young."""
+        self._deaths[slot] = deaths = self._deaths.get(slot, 0) + 1 if young else 0
+        return min(0.1 * 2**deaths, LONGEST_PAUSE) if deaths else 0.0
+
+    def _endings(self, slot: Slot, left: list[Held], why: str, blameless: bool, now: float) -> Iterator[Ending]:
+        """What becomes of the jobs in a dead worker's hands."""
+        certain = len(left) == 1 or now - slot.head_since > CERTAIN_AFTER
+        for i, held in enumerate(left):
+            started = slot.capacity > 1 or i == 0
+            stop = slot.stops.get(held.claim.id.hex)
+            if stop is not None and stop.failed:
+                yield timed_out(held.claim, stop, self.nurseries.current.kinds)
+            elif stop is not None:
+                yield Ending(held.claim, Released(stop.why))  # its row says that it is cancelled
+            elif not blameless and started and (certain or slot.capacity > 1):
+                yield Ending(held.claim, Released(why, crashed=True))
+            else:
+                yield Ending(held.claim, Released(why if started else None))

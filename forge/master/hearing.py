@@ -1,0 +1,80 @@
+"""What workers say: how jobs went, questions, progress, that they want to leave."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from forge.job import Claim, Released
+from forge.master.crew import Crew
+from forge.master.lanes import Lane
+from forge.master.questions import Desk
+from forge.master.slots import Slot
+from forge.master.stopping import ended_late
+from forge.master.writing import Writer
+from forge.protocol import ending_of
+
+__all__ = ["Hearing"]
+
+
+class Hearing:
+    """Reads a worker's lines and passes them on."""
+
+    def __init__(self, lanes: Mapping[str, Lane], crew: Crew, writer: Writer, desk: Desk) -> None:
+        self._lanes, self._crew, self._writer, self._desk = lanes, crew, writer, desk
+
+    def hear(self, slot: Slot) -> bool:
+        """What has come in from a worker. False: nothing."""
+        lane, now = self._lanes[slot.queue], time.monotonic()
+        back: list[Claim] = []  # unstarted
+        try:
+            messages = slot.receive()
+            for message in messages:
+                if "status" in message:
+                    self._replied(lane, slot, message, now, back)
+                else:
+                    self._said(slot, message)
+        except EOFError:
+            self._crew.lost(slot)
+            return False
+        except (ValueError, KeyError, TypeError) as e:
+            self._crew.kill(slot, f"worker {slot.label} broke the protocol ({e!r})", blameless=False)
+            return False
+        finally:
+            if self._crew.stopping or lane.closing:
+                self._writer.release(back)
+            else:
+                lane.take_back(back)
+        return bool(messages)
+
+    def _replied(self, lane: Lane, slot: Slot, message: dict[str, Any], now: float, back: list[Claim]) -> None:
+        held, stop = slot.answered(message["id"], now)
+        if held is None:
+            if slot.killed_for is None:
+                raise ValueError(f"it answered for {message['id']}, which it did not have")
+            return  # not ours any more
+        if message["status"] == "written":  # in the database already, with the handler's own writes
+            lane.note(float(message.get("took", 0.0)))
+            return
+        ending = ending_of(message, held.claim)
+        unstarted = isinstance(ending.outcome, Released) and not ending.delay and ending.outcome.message is None
+        if unstarted and stop is None:
+            back.append(held.claim)  # another worker gets it
+            return
+        if not unstarted:
+            lane.note(float(message.get("took", 0.0)))
+        if stop is not None:
+            ending = ended_late(ending, stop, self._crew.nurseries.current.kinds)
+        self._writer.end(ending)
+
+    def _said(self, slot: Slot, message: dict[str, Any]) -> None:
+        if "hello" in message:
+            slot.greeted(message)
+        elif "ask" in message:
+            self._desk.asked(slot, message)
+        elif message.get("say") == "progress":
+            self._desk.progress(slot, message)
+        elif message.get("say") == "leaving":
+            slot.leaving = str(message.get("why") or "it asked for it")
+            slot.drain()

@@ -1,0 +1,80 @@
+"""The pid file: written, and locked for as long as the master lives.
+
+The lock decides, not the number: it goes with its process however that ends, so a file left by a dead master is simply
+taken over, and a number that was given to another process since means nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from pathlib import Path
+
+from forge.errors import ConfigError, LockedError
+
+__all__ = ["PidFile"]
+
+LONGEST = 32  # bytes of a pid file; what is longer is somebody's text
+
+
+class PidFile:
+    """Made: the file is this process's. Closed: it is gone."""
+
+    def __init__(self, path: Path) -> None:
+        """`LockedError` if another master holds it, `ConfigError` if it cannot be written."""
+        self.path = path
+        try:
+            self._fd = _take(path)
+        except OSError as e:
+            raise ConfigError(f"cannot write the pid file {path}: {e.strerror}") from None
+
+    def close(self) -> None:
+        """Remove it, then let go: in the other order a successor's file could be removed."""
+        if _is_at(self._fd, self.path):
+            with contextlib.suppress(OSError):  # the folder may have been made read-only; the lock goes in any case
+                self.path.unlink()
+        os.close(self._fd)
+
+
+def _take(path: Path) -> int:
+    while True:
+        # Python opens everything close-on-exec: neither the zygote nor a pool's program keeps the lock alive.
+        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            _lock(fd, path)
+            if _is_at(fd, path):  # else its holder was leaving and removed it between our two calls
+                _write(fd, path)
+                return fd
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(fd)
+
+
+def _lock(fd: int, path: Path) -> None:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(fd, LONGEST, 0).decode("ascii", "replace").strip()
+        who = f"pid {holder}" if holder.isdecimal() else "which has not written its pid yet"
+        raise LockedError(
+            f"another forge-master ({who}) holds {path}; stop that one, or give this one another --pid-file"
+        ) from None
+
+
+def _write(fd: int, path: Path) -> None:
+    left = os.pread(fd, LONGEST, 0).strip()
+    if left and not left.isdigit():
+        raise ConfigError(f"{path} is not a pid file: there is something else in it; name another file")
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, b"%d\n" % os.getpid(), 0)
+
+
+def _is_at(fd: int, path: Path) -> bool:
+    """Whether the open file is still the one of this name."""
+    try:
+        there, here = os.stat(path), os.fstat(fd)
+    except FileNotFoundError:
+        return False
+    return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)

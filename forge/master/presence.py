@@ -1,0 +1,162 @@
+"""The pod in the database: who it is, that it lives, what others want of it.
+
+A pod whose beats stop is reaped, and its jobs are given to others. So it trusts its claims only for as long after the
+start of its last beat as a reaper would: stopped in the middle and woken later, it starts nothing before it has asked.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from forge.config import Config, QueueConfig
+from forge.master.couriers import Beater, Courier, Ears, Post
+from forge.master.identity import is_dead, own_name
+from forge.master.telling import Sometimes, counted, log
+from forge.storage import Storage
+from forge.storage.contract import SETTINGS, Incarnation, Reaped
+
+__all__ = ["Beat", "Presence", "prepare"]
+
+REAP_EVERY = 15.0  # seconds, or half the stale threshold if that is less
+ASK_EVERY = 0.25  # seconds between questions for cancellations that a wake-up for no queue in particular leads to
+
+
+class Beat(NamedTuple):
+    """What came of a beat."""
+
+    began: float  # monotonic
+    who: Incarnation  # another one than before: the pod had been reaped
+    cancels: list[tuple[UUID, int]]  # (job, token)
+
+
+def prepare(storage: Storage, queues: Mapping[str, QueueConfig]) -> None:
+    """A queue new to the database starts with the settings declared; what operators have set since stays."""
+    known = storage.queues()
+    for name, queue in queues.items():
+        if name not in known:
+            storage.set_queue(name, **{key: value for key, value in queue.row().items() if key in SETTINGS})
+        storage.set_wake(name, True)
+
+
+class Presence:
+    """One pod. Its threads talk to the database; the loop reads what they found."""
+
+    def __init__(self, storage: Storage, heart: Storage, config: Config, post: Post) -> None:
+        """`heart` is a storage for the heartbeat alone, which must not wait behind other work."""
+        self._storage, self._heart, self._config, self._post = storage, heart, config, post
+        self.who: Incarnation
+        self.trusted_until = 0.0  # monotonic
+        self.holding = False  # jobs are in hand, so somebody may want them cancelled
+        self.idle: Sequence[str] = ()  # queues that could take jobs
+        self._queues: list[str] = []
+        self._beating_for: Incarnation
+        self._asked_at = 0.0
+        self._reap_at = time.monotonic() + config.stale_after
+        self._down_since: float | None = None
+        self._told = False
+        self._sometimes = Sometimes(10.0)
+
+    def start(self, queues: Sequence[str]) -> None:
+        """Register, and start to beat and listen."""
+        self._queues = list(queues)
+        self._bury_predecessors()
+        began = time.monotonic()
+        self.who = self._beating_for = self._register(self._storage)
+        self.trusted_until = began + self._config.stale_after
+        self._beater = Beater(
+            self._post,
+            every=self._config.heartbeat,
+            beat=self._beat,
+            look_every=self._config.poll_interval,
+            look=self._look,
+            cancels=self._cancels,
+        )
+        self._ears = Ears(self._storage.listen(), self._post)
+        self._beater.start()
+        self._ears.start()
+
+    def stop(self) -> None:
+        """Heartbeats stop last."""
+        self._ears.stopping.set()
+        self._beater.stop()
+        self._beater.join(1.0)
+
+    def _register(self, storage: Storage) -> Incarnation:
+        return storage.register(own_name(), self._queues, socket.gethostname(), os.getpid())
+
+    def _bury_predecessors(self) -> None:
+        """Masters of this host that died without a word: their jobs need not wait for the reaper."""
+        for pod in self._storage.pods():
+            if is_dead(pod):
+                back = self._storage.deregister(Incarnation(pod))
+                log(f"a predecessor (pid {pod.pid}) had died; {back} of its jobs released", level=logging.WARNING)
+
+    # -- on the beating thread and its own connection ----------------------------------------------------------
+
+    def _beat(self) -> Beat:
+        began = time.monotonic()
+        if not self._heart.beat(self._beating_for):
+            self._beating_for = self._register(self._heart)
+        return Beat(began, self._beating_for, self._cancels() or [])
+
+    def _cancels(self) -> list[tuple[UUID, int]] | None:
+        return self._heart.cancel_requests(self._beating_for) if self.holding else None
+
+    def _look(self) -> float | None:
+        """One statement looks at all queues that could take jobs: how many there are costs nothing."""
+        return self._heart.next_due(self.idle) if self.idle else None
+
+    # -- on the loop -------------------------------------------------------------------------------------------
+
+    def beaten(self, beat: Beat) -> bool:
+        """False: the pod had been taken for dead, and is another one now."""
+        self.trusted_until = beat.began + self._config.stale_after
+        self.is_back()
+        same = beat.who is self.who
+        self.who = beat.who
+        return same
+
+    def woken(self, words: set[str], now: float) -> None:
+        """Somebody may want a job cancelled."""
+        if f"cancel:{self.who.pod.id}" in words:
+            self._beater.poke()
+        elif "*" in words and self.holding and now - self._asked_at >= ASK_EVERY:
+            self._asked_at = now
+            self._beater.poke()
+
+    def reap(self, clerk: Courier, now: float) -> None:
+        """Look for pods that are gone, if it is time."""
+        if now >= self._reap_at and not clerk.busy:
+            stale = self._config.stale_after
+            self._reap_at = now + min(REAP_EVERY, stale / 2) * random.uniform(0.8, 1.2)
+            clerk.send(lambda: self._storage.reap(stale), self._reaped)
+
+    @staticmethod
+    def _reaped(reaped: Reaped | None, _: str | None) -> None:
+        if reaped is not None and (reaped.pods or reaped.jobs):
+            pods, jobs = counted(len(reaped.pods), "pod"), counted(reaped.jobs, "job")
+            log(f"{pods} had gone silent; {jobs} taken back", level=logging.WARNING)
+
+    def outage(self, error: str) -> None:
+        """The database could not be used."""
+        now = time.monotonic()
+        self._reap_at = now + self._config.stale_after  # a silent pod may only have been cut off like this one
+        self._down_since = self._down_since or now
+        if self._sometimes("outage", now):
+            self._told = True
+            log(f"{error}; going on when it is back", level=logging.ERROR)
+
+    def is_back(self) -> None:
+        """It could be used."""
+        if self._down_since is not None:
+            away, self._down_since = time.monotonic() - self._down_since, None
+            if self._told:
+                self._told = False
+                log(f"the database is back after {away:.1f} s")

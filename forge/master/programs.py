@@ -1,0 +1,200 @@
+"""Everything that runs jobs without being a worker: pools and commands, as the master's loop sees them.
+
+The loop gives it the claims of its kinds, the zygote's messages and the time, and is told every ending.
+"""
+
+from __future__ import annotations
+
+import math
+import selectors
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+from forge.config import Config
+from forge.job import Cancelled, Claim, Ending, Released
+from forge.master import commands
+from forge.master.commands import Commands, Hidden, Run
+from forge.master.nursery import Nursery
+from forge.master.places import Places
+from forge.master.pools import Child, Pool
+from forge.master.processes import Log, Recipe, Yard
+
+__all__ = ["Programs"]
+
+LOOK_EVERY = 0.1  # seconds between looks at the clock while programs run
+
+
+class Programs:
+    """The pools and commands of one pod. Children are started at the first tick."""
+
+    def __init__(
+        self,
+        selector: selectors.BaseSelector,
+        finish: Callable[[Ending], None],
+        free: Callable[[str], int],
+        log: Log,
+        hidden: Hidden | None = None,
+    ) -> None:
+        """`free` tells how many places of a queue its workers leave. `hidden`: variables that this process has set for
+        its workers and that programs are to find as they were."""
+        self._selector, self._log, self._hidden = selector, log, dict(hidden or {})
+        self.places = Places(free, finish)
+        self._yard: Yard | None = None
+        self._pools: dict[str, Pool] = {}  # by kind
+        self._leaving: list[Pool] = []  # of a configuration before this one
+        self._commands: list[Commands] = []  # the newest first; the others only have jobs that run
+        self.kinds: frozenset[str] = frozenset()  # of the jobs that it runs
+        self._stopping = False
+
+    # -- its life ----------------------------------------------------------------------------------------------
+
+    def configure(self, config: Config, nursery: Nursery) -> None:
+        """Start the pools of this configuration. Called again, those of the last one go as their jobs end, and their
+        jobs that wait come along."""
+        if self._yard is None:
+            self._yard = Yard(self._selector, nursery, self._log)
+        self._yard.nursery, self._yard.look_at = nursery, 0.0
+        before = self._waiting()
+        for pool in self._pools.values():
+            pool.retire()
+            self._leaving.append(pool)
+        folder = str(config.folder)
+        self._pools = {}
+        for name, settings in config.pools.items():
+            recipe = Recipe(settings.argv, {**self._hidden, **settings.env}, str(settings.cwd or folder))
+            self._pools[settings.kind] = Pool(name, settings, recipe, self._yard, self.places)
+        self._commands.insert(0, Commands(config.commands, folder, self._yard, self.places, self._hidden))
+        self.kinds = frozenset([*self._pools, *([commands.KIND] if commands.enabled(config.commands) else [])])
+        self._place(before)
+
+    def tick(self, now: float, serving: bool = True) -> None:
+        """Look at the clock if it is time, and give jobs to who is free; with `serving` false, none."""
+        if self._yard is None:
+            return
+        if now >= self._yard.look_at:
+            self._yard.look_at = now + LOOK_EVERY
+            self._look(now)
+        self.places.blocked.clear()
+        if serving and self.places.waiting:
+            for pool in self._pools.values():
+                pool.give()
+            self._commands[0].give()
+
+    def _look(self, now: float) -> None:
+        assert self._yard is not None
+        self._yard.tick(now)
+        for pool in self._all_pools():
+            pool.tick(now)
+        for each in self._commands:
+            each.tick(now)
+        for pool in self._leaving:
+            self._place(pool.take_out())
+        self._leaving = [pool for pool in self._leaving if any(pool.children())]
+        self._commands[1:] = [each for each in self._commands[1:] if each.runs]
+
+    def due(self) -> float:
+        """When it wants to look at the clock, monotonic; infinity: when something has happened."""
+        if self._yard is None:
+            return math.inf
+        waits = any(pool.waits for pool in self._all_pools()) or any(each.runs for each in self._commands)
+        return self._yard.look_at if waits else math.inf
+
+    def drain(self) -> None:
+        """Give back what waits; children leave as their jobs end."""
+        self._stopping = True
+        if self._yard is not None:
+            self._yard.look_at = 0.0
+        self._place(self._waiting())
+        for pool in self._pools.values():
+            pool.retire()
+            self._leaving.append(pool)
+        self._pools = {}
+
+    def give_back(self, queue: str) -> None:
+        """The queue is not served any more: its jobs that wait go back."""
+        waiting = self._waiting()
+        for claim in waiting:
+            if claim.queue == queue:
+                self.places.finish(Ending(claim, Released()))
+        self._place([claim for claim in waiting if claim.queue != queue])
+
+    @property
+    def gone(self) -> bool:
+        """Whether there is no process left."""
+        return not self._yard
+
+    @property
+    def in_hand(self) -> int:
+        """Jobs that it has."""
+        return self.places.taken.total()
+
+    def close(self) -> None:
+        """Now: what runs is given back, and killed."""
+        for process in self._running():
+            job, process.job = process.job, None
+            if job is not None:
+                self.places.finish(Ending(job, Released("the master was stopped")))
+        if self._yard is not None:
+            self._yard.kill_all()
+
+    # -- news --------------------------------------------------------------------------------------------------
+
+    def take(self, claims: Sequence[Claim]) -> Sequence[Claim]:
+        """Keep those of its kinds; the answer are the others."""
+        if not self.kinds:
+            return claims
+        mine = [claim for claim in claims if claim.kind in self.kinds]
+        for claim in mine:
+            self.places.take(claim)
+        self._place(mine)
+        return [claim for claim in claims if claim.kind not in self.kinds] if mine else claims
+
+    def heard(self, message: Mapping[str, Any]) -> bool:
+        """A message of a zygote; False if it is not about a program."""
+        return self._yard is not None and self._yard.heard(message)
+
+    def cancel(self, wanted: set[tuple[UUID, int]]) -> None:
+        """Stop those of the jobs that are here, given by id and token."""
+        for process in self._running():
+            if process.job is not None and (process.job.id, process.job.token) in wanted:
+                process.cancel()
+        if self.places.waiting:
+            for claim in (waiting := self._waiting()):
+                if (claim.id, claim.token) in wanted:
+                    self.places.finish(Ending(claim, Cancelled()))
+            self._place([claim for claim in waiting if (claim.id, claim.token) not in wanted])
+
+    def lost(self) -> None:
+        """The pod had been taken for dead: the jobs are somebody else's."""
+        self._waiting()
+        for process in self._running():
+            process.job = None
+            process.drop()
+        self.places.forget()
+
+    # -- inside ------------------------------------------------------------------------------------------------
+
+    def _place(self, claims: Sequence[Claim]) -> None:
+        """Let them wait where they belong; what belongs nowhere any more, or comes too late, goes back."""
+        for claim in claims:
+            if self._stopping or claim.kind not in self.kinds:
+                self.places.finish(Ending(claim, Released()))
+            elif claim.kind in self._pools:
+                self._pools[claim.kind].take(claim)
+            else:
+                self._commands[0].waiting.append(claim)
+
+    def _waiting(self) -> list[Claim]:
+        """All that wait, taken out, in the order they came within each kind."""
+        everyone: list[Pool | Commands] = [*self._all_pools(), *self._commands]
+        return [claim for each in everyone for claim in each.take_out()]
+
+    def _all_pools(self) -> list[Pool]:
+        return [*self._pools.values(), *self._leaving]
+
+    def _running(self) -> Iterator[Child | Run]:
+        for pool in self._all_pools():
+            yield from list(pool.running())
+        for each in self._commands:
+            yield from list(each.runs)

@@ -1,0 +1,86 @@
+"""What workers ask of the master and tell it while jobs run: jobs to be stored now, tokens of a budget, progress."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from forge.errors import ForgeError
+from forge.job import Enqueued, Receipt
+from forge.master.budgets import Budgets
+from forge.master.couriers import Courier
+from forge.master.slots import Slot
+from forge.protocol import line_of, new_job_of
+from forge.storage import Storage
+
+__all__ = ["Desk"]
+
+PROGRESS_EVERY = 1.0  # seconds
+
+
+class Desk:
+    """Answers questions; keeps the latest progress of each job and writes it once a second."""
+
+    def __init__(self, storage: Storage, clerk: Courier, budgets: Budgets) -> None:
+        self._storage, self._clerk, self._budgets = storage, clerk, budgets
+        self._notes: dict[UUID, tuple[UUID, int, float, str | None]] = {}
+        self._written_at = 0.0
+        self._writing = False
+
+    # -- questions ---------------------------------------------------------------------------------------------
+
+    def asked(self, slot: Slot, message: dict[str, Any]) -> None:
+        """Answer now, or have the clerk find out."""
+        number = message["ask"]
+        try:
+            match message["for"]:
+                case "enqueue":
+                    self._enqueue(slot, number, message["jobs"])
+                case "acquire":
+                    wait = self._budgets.acquire(message["scope"], float(message.get("tokens", 1)), time.monotonic())
+                    slot.say(line_of(answer=number, **{"granted": True} if wait is None else {"retry_after": wait}))
+                case "drain":
+                    self._budgets.drain(message["scope"], time.monotonic())
+                    slot.say(line_of(answer=number))
+                case other:
+                    slot.say(line_of(answer=number, error=f"nobody here answers {other!r}"))
+        except ForgeError as e:
+            slot.say(line_of(answer=number, error=str(e)))
+
+    def _enqueue(self, slot: Slot, number: int, records: Sequence[dict[str, Any]]) -> None:
+        jobs = [new_job_of(record) for record in records]
+        serial = slot.serial
+
+        def answer(receipts: Sequence[Receipt] | None, error: str | None) -> None:
+            if slot.serial != serial:
+                return  # who asked is gone
+            if receipts is None:
+                slot.say(line_of(answer=number, error=error or "not stored"))
+            else:
+                found = [[isinstance(receipt, Enqueued), receipt.id.hex] for receipt in receipts]
+                slot.say(line_of(answer=number, receipts=found))
+
+        self._clerk.send(lambda: self._storage.enqueue(jobs), answer)
+
+    # -- progress ----------------------------------------------------------------------------------------------
+
+    def progress(self, slot: Slot, message: dict[str, Any]) -> None:
+        """The latest of each job counts."""
+        held = slot.in_hand.get(message["id"])
+        if held is not None:
+            claim, said = held.claim, message.get("message")
+            text = None if said is None else str(said)
+            self._notes[claim.id] = (claim.id, claim.token, float(message["percent"]), text)
+
+    def tick(self, now: float) -> None:
+        """Write it, if it is time."""
+        if self._notes and not self._writing and now - self._written_at >= PROGRESS_EVERY:
+            notes, self._notes = list(self._notes.values()), {}
+            self._written_at, self._writing = now, True
+            self._clerk.send(lambda: self._storage.progress(notes), self._noted)
+
+    def _noted(self, _: None, __: str | None) -> None:
+        """What could not be written is superseded by the next."""
+        self._writing = False

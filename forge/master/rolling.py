@@ -1,0 +1,168 @@
+"""The zygotes of a pod: the one that workers are forked from, one that is on its way to replace it, and those that
+only wait for their last worker.
+
+A new one is started beside the old, on SIGHUP or because the old one has died; the loop goes on meanwhile. One that
+cannot become ready changes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import selectors
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from forge.config import Config
+from forge.errors import ForgeError
+from forge.master.nursery import READY_WITHIN, Nursery
+from forge.master.telling import log
+
+__all__ = ["Nurseries", "new_nursery"]
+
+YOUNG = 10.0  # seconds; a zygote that dies younger makes the next one wait
+LONGEST_PAUSE = 30.0
+
+
+def new_nursery(config: Config) -> Nursery:
+    """A zygote that imports what this configuration names."""
+    path = str(config.path) if config.path else None
+    commands = bool(config.commands.named or config.commands.allow_any)
+    return Nursery(path, may_be_empty=bool(not config.modules and (config.pools or commands)))
+
+
+class Nurseries:
+    """See above."""
+
+    def __init__(
+        self,
+        first: Nursery,
+        config: Config,
+        selector: selectors.BaseSelector,
+        heard: Callable[[Nursery, dict[str, Any]], None],
+        settled: Callable[[Config | None], None],
+    ) -> None:
+        """`first` is ready. `heard` is told what zygotes say of workers; `settled`, that a new one has taken over with
+        this configuration, or with None that it could not."""
+        self.current = first
+        self._config = config
+        self._coming: tuple[Nursery, Config] | None = None
+        self._old: set[Nursery] = set()
+        self._again_at: float | None = None  # monotonic: when to try to replace a dead one
+        self._deaths = 0
+        self._selector, self._heard, self._settled = selector, heard, settled
+        self._watch(first)
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether a look at the clock is needed soon."""
+        return self._coming is not None or self._again_at is not None
+
+    def all(self) -> Iterator[Nursery]:
+        """Those that can be spoken to."""
+        coming = [self._coming[0]] if self._coming else []
+        yield from (n for n in (self.current, *self._old, *coming) if not n.gone)
+
+    def start(self, config: Config) -> None:
+        """Have a new one take over once it is ready."""
+        if self._coming is not None:
+            self._discard(self._coming[0])
+        self._again_at = None
+        coming = new_nursery(config)
+        self._coming = coming, config
+        self._watch(coming)
+
+    def tick(self, now: float) -> None:
+        """What time brings."""
+        if self._coming is not None and now - self._coming[0].started_at > READY_WITHIN:
+            self._failed(str(Nursery.too_slow()))
+        if self._again_at is not None and now >= self._again_at:
+            self.start(self._config)
+
+    def flush(self) -> None:
+        """Write orders that wait; be told when a zygote takes more."""
+        for nursery in self.all():
+            if nursery.wants_to_write:
+                nursery.flush()
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if nursery.wants_to_write else 0)
+            key = self._selector.get_key(nursery.control)
+            if key.events != events:
+                self._selector.modify(nursery.control, events, key.data)
+
+    def close(self) -> None:
+        """Let all go."""
+        if self._coming is not None:
+            self._coming[0].kill()
+        for nursery in [*self.all(), self.current]:
+            nursery.close()
+        self._coming, self._again_at = None, None
+
+    def _watch(self, nursery: Nursery) -> None:
+        self._selector.register(nursery.control, selectors.EVENT_READ, lambda: self._on_control(nursery))
+
+    def _on_control(self, nursery: Nursery) -> None:
+        coming = self._coming is not None and self._coming[0] is nursery
+        try:
+            messages = nursery.receive()
+        except EOFError:
+            self._selector.unregister(nursery.control)
+            self._gone(nursery, coming)
+            return
+        except (ForgeError, ValueError, KeyError) as e:
+            if coming:
+                self._failed(str(e))
+            return
+        if coming and nursery.ready:
+            self._adopt()
+        for message in messages:
+            self._heard(nursery, message)
+
+    def _adopt(self) -> None:
+        assert self._coming is not None
+        (nursery, config), before = self._coming, self.current
+        try:
+            warnings = nursery.warnings(strict=config.fork_safety == "strict")
+        except ForgeError as e:
+            self._failed(str(e))
+            return
+        for warning in warnings:
+            log(warning, level=logging.WARNING)
+        self._coming, self.current, self._config = None, nursery, config
+        if not before.gone:
+            before.tell("retire")
+            self._old.add(before)
+        self._settled(config)
+
+    def _failed(self, why: str) -> None:
+        assert self._coming is not None
+        self._discard(self._coming[0])
+        self._coming = None
+        if self.current.gone:
+            self._try_again(f"no new zygote: {why}")
+        else:
+            log(f"not reloaded: {why}; going on as before", level=logging.ERROR)
+        self._settled(None)
+
+    def _discard(self, nursery: Nursery) -> None:
+        if not nursery.gone:
+            self._selector.unregister(nursery.control)
+        nursery.kill()
+        nursery.close()
+
+    def _gone(self, nursery: Nursery, coming: bool) -> None:
+        if coming:
+            self._failed(f"the importing process {nursery.end()}")
+            return
+        how = nursery.end()
+        if nursery is self.current:
+            if time.monotonic() - nursery.started_at > YOUNG:
+                self._deaths = 0
+            if self._coming is None:
+                self._try_again(f"the zygote {how}, and its workers with it")
+        self._old.discard(nursery)
+
+    def _try_again(self, why: str) -> None:
+        pause = min(0.1 * 2**self._deaths, LONGEST_PAUSE) if self._deaths else 0.0
+        self._deaths += 1
+        self._again_at = time.monotonic() + pause
+        log(f"{why}; another starts {f'in {pause:.1f} s' if pause else 'now'}", level=logging.ERROR)

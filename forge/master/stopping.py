@@ -1,0 +1,69 @@
+"""How a running job is made to stop, because it is past its timeout or was cancelled: it is asked, after a grace it is
+interrupted, after another its worker is killed with every process it started.
+
+Whatever it answers meanwhile counts: done is done. Of a job past its timeout, any other end is a failure that says so.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from forge import fastpath
+from forge.job import Cancelled, Claim, Ending, Failed, Released
+from forge.master.slots import Slot, Stop
+from forge.protocol import order_line
+
+__all__ = ["cancel", "ended_late", "overdue", "press", "timed_out"]
+
+DEFAULT_CURVE = {"curve": "decorrelated", "base": 1.0, "cap": 3600.0}
+RECALL_WITHIN = 0.2  # seconds in which a job that has not started comes back, or has started after all
+
+
+def cancel(slot: Slot, id: str, now: float) -> None:
+    """Somebody wants this job to end."""
+    slot.stops.setdefault(id, Stop("cancelled by user", failed=False, next_at=now))
+
+
+def overdue(slot: Slot, now: float) -> None:
+    """Note which jobs have run for too long."""
+    for id, claim, since in slot.running():
+        if now - since > claim.timeout and id not in slot.stops:
+            slot.stops[id] = Stop(f"timeout after {claim.timeout} s", failed=True, next_at=now)
+
+
+def press(slot: Slot, now: float, grace: float) -> Stop | None:
+    """Go one step further with each job whose time it is. The answer is the one for which the worker must be killed."""
+    for id, stop in slot.stops.items():
+        if now < stop.next_at:
+            continue
+        if not slot.runs(id):
+            slot.recalled = False  # asked for again if need be: the first time it may have been about to start
+            slot.recall()
+            stop.next_at = now + RECALL_WITHIN
+            continue
+        stop.step += 1
+        stop.next_at = now + grace
+        if stop.step == 1:
+            slot.say(order_line("cancel", id=id, why=stop.why))
+        elif stop.step == 2:
+            slot.say(order_line("interrupt", id=id))
+        else:
+            return stop
+    return None
+
+
+def ended_late(ending: Ending, stop: Stop, kinds: Mapping[str, Mapping[str, Any]]) -> Ending:
+    """The ending of a job that was told to stop."""
+    if not stop.failed or not isinstance(ending.outcome, (Failed, Cancelled, Released)):
+        return ending
+    late = timed_out(ending.claim, stop, kinds)
+    return late._replace(traceback=ending.traceback, delay=ending.delay or late.delay)
+
+
+def timed_out(claim: Claim, stop: Stop, kinds: Mapping[str, Mapping[str, Any]]) -> Ending:
+    """The failure of a job past its timeout; it is tried again by its curve."""
+    about = {**DEFAULT_CURVE, **kinds.get(claim.kind, {})}
+    delay = fastpath.delay(about["curve"], claim.attempt, about["base"], about["cap"], random.random())
+    return Ending(claim, Failed(stop.why), delay)

@@ -17,11 +17,13 @@ from forge.master.lanes import Lane
 from forge.master.nursery import Nursery, how_it_ended
 from forge.master.rolling import Nurseries
 from forge.master.slots import Held, Slot
-from forge.master.stopping import timed_out
-from forge.master.telling import counted, log
+from forge.master.stopping import overdue, press, timed_out
+from forge.master.telling import counted, log, stacks
+from forge.protocol import order_line
 
 __all__ = ["Crew"]
 
+LOOK_EVERY = 0.2  # seconds between looks at how long jobs have run
 EXIT_KNOWN_WITHIN = 0.25  # seconds for the zygote to say how a worker ended
 READY_WITHIN = 30.0  # seconds for a worker to say hello
 YOUNG = 1.0  # a worker that dies younger than this makes its slot wait before the next
@@ -128,6 +130,33 @@ class Crew:
     def roll(self) -> None:
         """A new zygote has taken over."""
         self._rolling = True
+
+    # -- orders ------------------------------------------------------------------------------------------------
+
+    def scale(self, by: int) -> None:
+        """One worker more or less in every lane that has any, and never less than one."""
+        for lane in self._lanes.values():
+            if lane.size and not lane.closing:
+                lane.resize(max(1, lane.size + by))
+        log(", ".join(f"{lane.queue}: {counted(lane.size, 'worker')}" for lane in self._lanes.values()))
+
+    def tell_stacks(self) -> None:
+        """Have every process write where it stands to the log, this one first."""
+        for paragraph in stacks():
+            log(paragraph)
+        for nursery in self.nurseries.all():
+            nursery.tell("stacks")
+        for slot in self.slots():
+            slot.say(order_line("stacks"))
+
+    def enforce(self, slot: Slot, now: float, grace: float) -> float:
+        """Jobs that must stop do. The answer is when to look again."""
+        if slot.killed_for is None:
+            overdue(slot, now)
+            stop = press(slot, now, grace)
+            if stop is not None:
+                self.kill(slot, stop.why, blameless=True)
+        return min([now + LOOK_EVERY, *(max(stop.next_at, now + 0.01) for stop in slot.stops.values())])
 
     # -- death -------------------------------------------------------------------------------------------------
 

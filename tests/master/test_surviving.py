@@ -91,7 +91,8 @@ def test_two_hundred_dead_workers_leave_no_zombie_and_no_descriptor_behind(proje
     project.configure(20)
     pod = project.start()
     parent = zygote(pod)
-    eventually(lambda: len(pod.children()) == 21)
+    job: Any = project.enqueue("add", 1, 2)
+    assert job.result(timeout=30) == 3  # all connections are open now
     before = descriptors(pod.process.pid), descriptors(parent)
     for _ in range(10):
         workers = pod.children() - {parent}
@@ -100,7 +101,7 @@ def test_two_hundred_dead_workers_leave_no_zombie_and_no_descriptor_behind(proje
             os.kill(pid, signal.SIGKILL)
         eventually(lambda workers=workers: not any(Path(f"/proc/{pid}").exists() for pid in workers))  # type: ignore[misc]
         eventually(lambda: len(pod.children()) == 21)
-    job: Any = project.enqueue("add", 2, 3)
+    job = project.enqueue("add", 2, 3)
     assert job.result(timeout=30) == 5
     eventually(lambda: (descriptors(pod.process.pid), descriptors(parent)) == before)
     assert zygote(pod) == parent

@@ -206,7 +206,7 @@ def logging_to(project: Project, **settings: str) -> None:
 def test_the_log_is_text_for_people(project: Project) -> None:
     pod = project.start()
     assert pod.stop() == 0
-    assert all(re.match(r"\d\d:\d\d:\d\d master  \S", line) for line in pod.lines), pod.lines
+    assert all(re.match(r"\d\d:\d\d:\d\d \S+  \S", line) for line in pod.lines), pod.lines
 
 
 def test_the_log_is_json_for_machines_and_a_crash_is_a_warning(project: Project) -> None:
@@ -215,8 +215,7 @@ def test_the_log_is_json_for_machines_and_a_crash_is_a_warning(project: Project)
     project.enqueue("die_once", 1)
     eventually(lambda: pod.says("killed by SIGKILL"))
     assert pod.stop() == 0
-    lines = [orjson.loads(line) for line in pod.lines]
-    assert {line["logger"] for line in lines} == {"forge.master"}
+    lines = [line for line in map(orjson.loads, pod.lines) if line["logger"] == "forge.master"]
     (crash,) = [line for line in lines if "killed by SIGKILL" in line["message"]]
     assert (crash["level"], crash["who"]) == ("warning", "master")
     assert {line["level"] for line in lines if line is not crash} == {"info"}

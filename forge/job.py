@@ -233,6 +233,7 @@ class Job:
     result: Any
     cancel_requested_at: datetime | None
     pod: int | None  # who has, or last had, the claim
+    progress: Mapping[str, Any] | None = None  # while it runs, if it said: percent, message, at
 
     @property
     def last_error(self) -> str | None:

@@ -42,6 +42,7 @@ def headline(job: Job, now: float) -> str:
         said.append(f"due {until(job.run_at, now)}")
     elif job.status is Status.IN_PROGRESS and job.claimed_at:
         said.append(f"for {duration(now - job.claimed_at.timestamp())}")
+        said += _progress(job)
         said += ["cancel requested"] if job.cancel_requested_at else []
     elif job.finished_at and job.claimed_at:
         said.append(f"took {duration((job.finished_at - job.claimed_at).total_seconds())}")
@@ -49,6 +50,14 @@ def headline(job: Job, now: float) -> str:
     if job.status is Status.DONE:
         return line if job.result is None else f"{line}   {_json(job.result)}"
     return f"{line}   {_last_error(job)}".rstrip()
+
+
+def _progress(job: Job) -> list[str]:
+    """`40 % done (page 2 of 5)`, if the handler has said so."""
+    if job.progress is None:
+        return []
+    message = job.progress.get("message")
+    return [f"{job.progress['percent']:g} % done" + (f" ({message})" if message else "")]
 
 
 def _last_error(job: Job) -> str:

@@ -49,9 +49,7 @@ def _run(words: list[str]) -> int:
         log(f"{counted(len(kinds), 'task')} from {', '.join(cli.config.modules)}: {', '.join(kinds)}")
         if not cli.args.check:
             _prepare(storage, queues)
-            work, heart = (
-                cli.closing(open_storage(cli.config.database, schema=cli.config.schema, pool_size=1)) for _ in range(2)
-            )
+            work, heart = (cli.closing(_open(cli.config)) for _ in range(2))
             Master(
                 work,
                 heart,
@@ -61,6 +59,17 @@ def _run(words: list[str]) -> int:
                 max_crashes=cli.config.max_crashes,
             ).run()
         return ExitCode.OK
+
+
+def _open(config: Config) -> Storage:
+    """A storage of one connection for each of its purposes."""
+    return open_storage(
+        config.database,
+        schema=config.schema,
+        pool_size=1,
+        listen_url=config.listen_database,
+        listen=config.listen,
+    )
 
 
 def _prepare(storage: Storage, queues: Mapping[str, QueueConfig]) -> None:

@@ -9,15 +9,16 @@ from __future__ import annotations
 import abc
 import difflib
 import itertools
-import time
+from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Self
 from uuid import UUID
 
-from forge.codec import check_name
+from forge.codec import check_name, clean_text
 from forge.errors import UsageError
-from forge.job import Claim, Counts, Ending, Job, JobFilter, NewJob, Page, Pod, QueueSettings, Receipt, Status
+from forge.job import Claim, Counts, Done, Ending, Job, JobFilter, NewJob, Page, Pod, QueueSettings, Receipt, Status
+from forge.storage.low_water import LowWater
 from forge.storage.statements import Query
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "Incarnation",
     "Listener",
     "LowWater",
+    "Note",
     "Plan",
     "Pruned",
     "Reaped",
@@ -45,6 +47,11 @@ THROTTLE_ATTEMPTS_CAP = 30
 # A success this long after a throttle window starts the curve over; sooner, a flapping limiter would reset it.
 THROTTLE_GRACE_SECONDS = 120.0
 MAX_CRASHES = 3
+
+MAX_PROGRESS_MESSAGE = 500  # characters; the rest is cut
+
+# (job, token, percent, message): how far a running job is.
+Note = tuple[UUID, int, float, str | None]
 
 Cancellation = Literal["cancelled", "requested", "ended"]  # requested: it runs, its owner has been told
 Deletion = Literal["deleted", "requested"]
@@ -79,52 +86,6 @@ class Incarnation:
     def mint(self) -> int:
         """A token never used before."""
         return self.pod.id << 32 | next(self._numbers)
-
-
-class LowWater:
-    """Where a queue's next claim starts: behind the last job claimed, so that the dead index entries of claimed jobs
-    are not read again. Each dispatcher keeps one per queue.
-
-    Jobs can also appear in front of the mark (a better priority, a retry, a late commit), so the scan starts over when
-    a marked one came back short, when `forget` was called (a wake-up for a better priority), and on a timer. Both are
-    held to a share of the time a whole scan takes, so that a claim stays cheap even when nothing can be vacuumed.
-    """
-
-    __slots__ = ("_scan_cost", "_scanned_at", "mark", "timer")
-
-    CHEAP = 0.005  # seconds; a whole scan that takes less is not worth avoiding when there is little to do,
-    SHARE_WHEN_SHORT = 10  # a dearer one takes at most 1/10 of the time when claims come back short,
-    SHARE_ON_TIMER = 25  # and 1/25 of it under load
-    CLAIM_COST = 20e-6  # seconds that claiming one job takes anyway, on two cores
-
-    def __init__(self, timer: float = 0.25) -> None:
-        self.timer = timer  # seconds between whole scans under load, at least
-        self.mark: tuple[int, Any, UUID] | None = None  # (priority, run_at, id)
-        self._scanned_at = 0.0
-        self._scan_cost = 0.0
-
-    def forget(self) -> None:
-        """Start over at the next claim."""
-        self.mark = None
-
-    def begin(self, now: float) -> tuple[int, Any, UUID] | None:
-        """The mark to start from, or None for the start. `now` is monotonic time."""
-        if self.mark is not None and now - self._scanned_at >= max(self.timer, self.SHARE_ON_TIMER * self._scan_cost):
-            self.mark = None
-        return self.mark
-
-    def may_start_over(self, now: float) -> bool:
-        """After a marked scan that came back short."""
-        return self._scan_cost <= self.CHEAP or now - self._scanned_at >= self.SHARE_WHEN_SHORT * self._scan_cost
-
-    def note(self, claims: Sequence[Claim], whole: bool, began: float, ended: float) -> None:
-        """What a scan found, in claim order, and whether it was a whole one."""
-        if whole:
-            self._scanned_at = ended
-            self._scan_cost = max(0.0, ended - began - len(claims) * self.CLAIM_COST)
-        if claims:
-            last = claims[-1]
-            self.mark = (last.priority, last.run_at, last.id)
 
 
 class Want(NamedTuple):
@@ -205,6 +166,11 @@ class Storage(abc.ABC):
     def now(self) -> float:
         """The database's clock, seconds since 1970."""
 
+    @abc.abstractmethod
+    def connect(self) -> Any:
+        """A fresh connection of the driver's to the same database, for a handler's own statements: the caller's to
+        commit and close. psycopg: a transaction begins with the first statement. SQLite: with `begin immediate`."""
+
     # -- producing ---------------------------------------------------------------------------------------------
 
     @abc.abstractmethod
@@ -225,13 +191,31 @@ class Storage(abc.ABC):
 
     @abc.abstractmethod
     def finalize(self, endings: Sequence[Ending], *, max_crashes: int = MAX_CRASHES) -> list[Ending]:
-        """End claims in one round trip and one commit. Answers the stale ones, which changed nothing."""
+        """End claims in one round trip and one commit. Answers the stale ones, which changed nothing.
+
+        The children of an accepted Done are stored in the same transaction (then it is a few round trips)."""
 
     @abc.abstractmethod
     def exchange(
         self, who: Incarnation, endings: Sequence[Ending], wants: Sequence[Want], *, max_crashes: int = MAX_CRASHES
     ) -> tuple[list[Ending], list[Claim]]:
         """`finalize` and then `claim`, in one transaction: (stale endings, claims)."""
+
+    @abc.abstractmethod
+    def complete_in(self, conn: Any, ending: Ending) -> bool:
+        """End one claim that is Done, result and children and all, in the open transaction of a connection as `connect`
+        makes them. False: the claim is not ours any more, nothing was changed, and the caller must roll back.
+
+        Errors of its library pass through unchanged."""
+
+    @abc.abstractmethod
+    def progress(self, notes: Sequence[Note]) -> None:
+        """Store how far running jobs are, where the token still holds. It goes when the claim ends."""
+
+    @abc.abstractmethod
+    def next_due(self, queues: Sequence[str]) -> float | None:
+        """Seconds until the earliest waiting job of these queues may be claimed (0 or less: now), None if none waits.
+        A queue that cools down is not before that ends; a paused one does not count."""
 
     # -- pods --------------------------------------------------------------------------------------------------
 
@@ -242,6 +226,10 @@ class Storage(abc.ABC):
     @abc.abstractmethod
     def beat(self, who: Incarnation) -> bool:
         """Say that the pod lives. False: it has been reaped, and none of its claims is its own any more."""
+
+    @abc.abstractmethod
+    def pulse(self, who: Incarnation) -> tuple[bool, list[tuple[UUID, int]]]:
+        """`beat` and `cancel_requests` in one round trip: what a pod does every second."""
 
     @abc.abstractmethod
     def deregister(self, who: Incarnation) -> int:
@@ -330,21 +318,32 @@ def run_plan(plan: Plan, execute: Callable[[Step], Sequence[Sequence[Any]]]) -> 
         return receipts
 
 
-def scan(
-    low_water: LowWater | None, n: int, once: Callable[[int, tuple[int, Any, UUID] | None], list[Claim]]
-) -> list[Claim]:
-    """Claim by `once(n, mark)` from the mark on, and over again from the start when that came back short."""
-    water = low_water if low_water is not None else LowWater()
-    began = time.monotonic()
-    mark = water.begin(began)
-    claims = once(n, mark)
-    ended = time.monotonic()
-    water.note(claims, mark is None, began, ended)
-    if len(claims) < n and mark is not None and water.may_start_over(ended):
-        more = once(n - len(claims), None)
-        water.note(more, True, ended, time.monotonic())
-        claims += more
-    return claims
+def accepted_children(endings: Sequence[Ending], stale: Sequence[Ending]) -> list[NewJob]:
+    """The jobs that are to be stored with these endings: those of each Done that was not stale.
+
+    Ordered by key, None last: two transactions must take keys in one order.
+    """
+    # By identity and count: one ending given twice is accepted once.
+    refused = Counter(map(id, stale))
+    found: dict[UUID, NewJob] = {}
+    for ending in endings:
+        if not ending.children or type(ending.outcome) is not Done:
+            continue
+        if refused[id(ending)]:
+            refused[id(ending)] -= 1
+        else:
+            found |= {job.id: job for job in ending.children}
+    return sorted(found.values(), key=lambda job: (job.dedupe_key is None, job.dedupe_key))
+
+
+def tidy_notes(notes: Sequence[Note]) -> list[Note]:
+    """The last note of each claim, by id (two transactions must lock rows in one order), in bounds."""
+    last = {(note[0], note[1]): note for note in notes}
+    return [
+        (job, token, min(max(percent, 0.0), 100.0), message and clean_text(message[:MAX_PROGRESS_MESSAGE]))
+        for job, token, percent, message in sorted(last.values(), key=lambda note: (note[0].int, note[1]))
+        if percent == percent  # NaN is not JSON
+    ]
 
 
 # Bounds of the numeric settings of a queue.

@@ -210,6 +210,20 @@ def _loop_exchange(storage: Storage, ledger: Ledger, who: Incarnation) -> None:
         ledger.note("ended", [ending.claim.id for ending in endings])
 
 
+def child_of(parent: UUID) -> UUID:
+    """The id of the one follow-up job that a job of `_loop_family` has."""
+    return UUID(int=parent.int ^ 1)
+
+
+def _loop_family(storage: Storage, ledger: Ledger, who: Incarnation) -> None:
+    claims = _held(storage, ledger, who, "family")
+    children = [plain_job("offspring", id=child_of(c.id), dedupe_key=f"child of {c.id}") for c in claims]
+    endings = [Ending(claim, Done(), children=(child,)) for claim, child in zip(claims, children, strict=True)]
+    storage.finalize(endings)
+    ledger.note("ended", [claim.id for claim in claims])
+    ledger.note("stored", [child.id for child in children])
+
+
 def _loop_revive(storage: Storage, ledger: Ledger, who: Incarnation) -> None:
     claims = _held(storage, ledger, who, "revive")
     for verb in (storage.retry, storage.requeue):
@@ -230,6 +244,7 @@ LOOPS: dict[str, Callable[[Storage, Ledger, Incarnation], None]] = {
     "claim": _loop_claim,
     "finalize": _loop_finalize,
     "exchange": _loop_exchange,
+    "family": _loop_family,
     "revive": _loop_revive,
     "prune": _loop_prune,
 }

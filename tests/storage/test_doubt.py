@@ -114,6 +114,26 @@ def test_an_exchange_in_doubt_ends_once_and_its_claims_are_not_stuck(
     check_whole(pg_url)
 
 
+@pytest.mark.parametrize("verb", ["finalize", "exchange"])
+def test_children_whose_parents_end_was_in_doubt_are_stored_once(
+    storage: Storage, proxy: Proxy, pg_url: str, who: Incarnation, verb: str
+) -> None:
+    jobs = plain_jobs(3)
+    storage.enqueue(jobs)
+    held = storage.claim(who, "letters", 3)
+    children = [full_job(queue="parcels") for _ in range(7)]
+    endings = [Ending(held[0], Done(), children=tuple(children)), *(Ending(claim, Done()) for claim in held[1:])]
+    proxy.cut_after(7)  # what its enqueue answers
+    if verb == "finalize":
+        assert storage.finalize(endings) == []
+    else:
+        assert storage.exchange(who, endings, [Want("letters", 9, LowWater())]) == ([], [])
+    assert proxy.cut.wait(10)
+    assert statuses(storage, ids(jobs)) == [Status.DONE] * 3
+    assert storage.counts()["parcels"].pending == 7
+    check_whole(pg_url)
+
+
 def test_a_cancellation_in_doubt_is_done_once(storage: Storage, proxy: Proxy, pg_url: str) -> None:
     jobs = plain_jobs(7)
     storage.enqueue(jobs)

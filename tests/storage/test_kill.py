@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from uuid import UUID
 
-from forge.job import Status
+from forge.job import JobFilter, Status
 from forge.storage import Storage
 
 from . import children
@@ -53,6 +53,11 @@ def run_and_kill(url: str, folder: Path, number: int, rng: random.Random) -> lis
     return paths
 
 
+def ids_in(storage: Storage, queue: str, *only: Status) -> set[UUID]:
+    """The jobs of a queue, live or ended, or those of some statuses alone."""
+    return {job.id for job in storage.find(JobFilter(frozenset(only), [queue]), limit=1_000_000).jobs}
+
+
 def test_nothing_acknowledged_is_lost_and_no_row_is_half_moved_by_kills(
     storage: Storage, url: str, tmp_path: Path
 ) -> None:
@@ -69,6 +74,9 @@ def test_nothing_acknowledged_is_lost_and_no_row_is_half_moved_by_kills(
     assert noted["stored"] - set(found) <= noted["ending"]
     assert {found[job_id].status for job_id in noted["claimed"]} <= {Status.IN_PROGRESS}
     assert all(found[job_id].finished_at for job_id in noted["ended"])
+    assert ids_in(storage, "offspring") == {
+        children.child_of(job_id) for job_id in ids_in(storage, "family", Status.DONE)
+    }
     storage.reap(stale=0)
     assert storage.pods() == []
     assert sum(counts.in_progress for counts in storage.counts().values()) == 0

@@ -11,7 +11,8 @@ import pytest
 
 from forge.job import Claim, Released
 from forge.storage import Storage
-from forge.storage.contract import Incarnation, LowWater, scan
+from forge.storage.contract import Incarnation
+from forge.storage.low_water import LowWater, scan
 
 from .helpers import end, fail, ids, plain_job, plain_jobs
 

@@ -236,3 +236,20 @@ def test_a_cancel_request_does_not_outlive_a_retry(storage: Storage, who: Incarn
     assert storage.cancel_requests(who) == []
     end(storage, [again])
     assert statuses(storage, [claim.id]) == [Status.DONE]
+
+
+def test_a_pulse_beats_and_tells_what_to_cancel(storage: Storage, who: Incarnation, other: Incarnation) -> None:
+    storage.enqueue(plain_jobs(3))
+    claims = storage.claim(who, "letters", 3)
+    assert storage.pulse(who) == (True, [])
+    storage.cancel(ids(claims[1:]))
+    with during(storage) as then:
+        alive, asked = storage.pulse(who)
+    assert (alive, sorted(asked)) == (True, [(claim.id, claim.token) for claim in claims[1:]])
+    assert storage.pulse(other) == (True, [])
+    assert {pod.id: pod.beat_at for pod in storage.pods()}[who.pod.id] == then
+
+
+def test_the_pulse_of_a_pod_that_was_reaped_says_so_and_nothing_else(storage: Storage, who: Incarnation) -> None:
+    storage.reap(stale=-1)
+    assert storage.pulse(who) == (False, [])

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
+import psycopg
+from psycopg import RawCursor
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.rows import tuple_row
 
-from forge import fastpath
 from forge.job import (
     ACTIVE,
     ENDED,
@@ -38,6 +38,7 @@ from forge.storage.contract import (
     Incarnation,
     Listener,
     LowWater,
+    Note,
     Plan,
     Pruned,
     Reaped,
@@ -47,23 +48,22 @@ from forge.storage.contract import (
     Want,
     check_settings,
     run_plan,
-    scan,
+    tidy_notes,
 )
+from forge.storage.deaf import Deaf
+from forge.storage.postgres import guest
 from forge.storage.postgres import schema as schema_of
 from forge.storage.postgres.bulk import Bulk
-from forge.storage.postgres.connection import Connection, Database, Int8Array, Rows, bare, pipeline
-from forge.storage.postgres.endings import Batch
+from forge.storage.postgres.claims import Claims
+from forge.storage.postgres.connection import Connection, Database, Rows, bare, pipeline
 from forge.storage.postgres.listener import PostgresListener
-from forge.storage.postgres.rows import as_claims, as_job, bare_claim, columns, encoded, fields, packed_ids, uuid_of
+from forge.storage.postgres.rows import as_job, bare_claim, columns, encoded, fields, packed_ids, uuid_of
 from forge.storage.statements import check_schema_name, load_queries
 
 __all__ = ["PostgresStorage"]
 
-_START = (-32_768, datetime(1, 1, 1, tzinfo=UTC), UUID(int=0))
-_HOT_CONNECTIONS = 2  # one claims while the other ends
+_BEFORE_ALL = datetime(1, 1, 1, tzinfo=UTC)
 _LAST_ID = UUID(int=(1 << 128) - 1)
-# A claim whose answer was lost can still commit while its backend works on: look for it this long, once a second.
-_DOUBT_SECONDS = 60.0
 
 
 class PostgresStorage(Storage):
@@ -71,12 +71,19 @@ class PostgresStorage(Storage):
 
     dialect = "postgres"
 
-    def __init__(self, url: str, *, schema: str = "forge", pool_size: int = 4) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        schema: str = "forge",
+        pool_size: int = 4,
+        listen_url: str | None = None,
+        listen: bool = True,
+    ) -> None:
         self._queries = load_queries("postgres", check_schema_name(schema))
         self._db = Database(url, schema, pool_size)
-        # Connections for claiming and ending alone, opened by whoever does that: their planner is set once and for all.
-        settle = Step(self._queries.plan_by_index, {"local": False})
-        self._hot = Database(url, schema, _HOT_CONNECTIONS, settle)
+        self._ears = Database(listen_url or url, schema, 1) if listen else None
+        self._claims = Claims(url, schema, self._queries, self.enqueue_plan)
         parts = conninfo_to_dict(self._db.conninfo)
         self.url = f"postgresql://{parts.get('host', 'localhost')}/{parts.get('dbname', '')}"
 
@@ -84,7 +91,7 @@ class PostgresStorage(Storage):
 
     def close(self) -> None:
         self._db.close()
-        self._hot.close()
+        self._claims.close()
 
     def schema_state(self) -> SchemaState:
         return schema_of.state(self._db)
@@ -107,6 +114,28 @@ class PostgresStorage(Storage):
     def _do(self, name: str, /, **params: Any) -> int:
         return self._db.run(Step(getattr(self._queries, name), params))[0].rowcount
 
+    def _by_index(self, name: str, /, *more: Step, **params: Any) -> Rows:
+        """A statement (and more) whose plan must not depend on statistics, nor on when it was made."""
+        settle = Step(self._queries.plan_by_index, {"local": True})
+        return self._db.run(settle, Step(getattr(self._queries, name), params), *more)[1]
+
+    def _afresh(self, name: str, /, **params: Any) -> list[tuple[Any, ...]]:
+        """A rare statement, planned each time for the tables as they are."""
+        query = getattr(self._queries, name)
+
+        def work(conn: Connection) -> list[tuple[Any, ...]]:
+            cursor: Rows = RawCursor(conn, row_factory=tuple_row)
+            args = query.args("dollar", params)
+            return cursor.execute(query.text("dollar"), args, prepare=False, binary=True).fetchall()
+
+        return self._db.attempt(work)
+
+    def connect(self) -> Any:
+        try:
+            return psycopg.connect(self._db.conninfo)
+        except psycopg.OperationalError as e:
+            raise self._db.unreachable(e) from None
+
     # -- producing ---------------------------------------------------------------------------------------------
 
     def enqueue(self, jobs: Iterable[NewJob]) -> list[Receipt]:
@@ -119,12 +148,14 @@ class PostgresStorage(Storage):
         return receipts if receipts is not None else self._insert(bulk.all())
 
     def _insert(self, jobs: Sequence[NewJob]) -> list[Receipt]:
-        """By statements; in one transaction where there may be several."""
+        """By statements; in one transaction where there may be several. Planned by index: with a plan made while the
+        table was empty, each looked for its ids in the whole backlog."""
         several = any(job.on_conflict != "keep" for job in jobs)
+        settle = Step(self._queries.plan_by_index, {"local": True})
 
         def work(conn: Connection) -> list[Receipt]:
             def execute(step: Step) -> list[tuple[Any, ...]]:
-                return pipeline(conn, (step,))[0].fetchall()
+                return pipeline(conn, (settle, step))[1].fetchall()
 
             if not several:
                 return run_plan(self.enqueue_plan(jobs), execute)
@@ -158,102 +189,33 @@ class PostgresStorage(Storage):
     # -- claiming and ending -----------------------------------------------------------------------------------
 
     def claim(self, who: Incarnation, queue: str, n: int, low_water: LowWater | None = None) -> list[Claim]:
-        self._settle_doubts(who)
-
-        def once(n: int, mark: tuple[int, Any, UUID] | None) -> list[Claim]:
-            def work(conn: Connection) -> list[Claim]:
-                # A token of its own for each try: the lost one may yet commit, and must be told apart.
-                with _Doubt(who) as token:
-                    step = self._claim_step(token, queue, n, mark, unsynced=True)
-                    return as_claims(self._by_index(conn, [step])[0])
-
-            return self._hot.attempt(work)
-
-        return scan(low_water, n, once)
+        return self._claims.claim(who, queue, n, low_water)
 
     def finalize(self, endings: Sequence[Ending], *, max_crashes: int = MAX_CRASHES) -> list[Ending]:
-        if not endings:
-            return []
-        return self._end(endings, max_crashes, lambda conn, steps: (self._by_index(conn, steps), None))[0]
+        return self._claims.finalize(endings, max_crashes)
 
     def exchange(
         self, who: Incarnation, endings: Sequence[Ending], wants: Sequence[Want], *, max_crashes: int = MAX_CRASHES
     ) -> tuple[list[Ending], list[Claim]]:
-        self._settle_doubts(who)
-        wants = [want for want in wants if want.n > 0]
+        return self._claims.exchange(who, endings, wants, max_crashes)
 
-        def run(conn: Connection, steps: Sequence[Step]) -> tuple[list[Rows], list[Claim]]:
-            began = time.monotonic()
-            marks = [want.low_water.begin(began) for want in wants]
-            found: list[Claim] = []
-            with ExitStack() as stack:
-                tokens = [stack.enter_context(_Doubt(who)) for _ in wants]
-                claim_steps = [
-                    self._claim_step(t, w.queue, w.n, m) for t, w, m in zip(tokens, wants, marks, strict=True)
-                ]
-                cursors = self._by_index(conn, [*steps, *claim_steps])
-                for want, mark, cursor in zip(wants, marks, cursors[len(steps) :], strict=True):
-                    claims = as_claims(cursor)
-                    now = time.monotonic()
-                    want.low_water.note(claims, mark is None, began, now)
-                    if len(claims) < want.n and mark is not None and want.low_water.may_start_over(now):
-                        want.low_water.forget()
-                    found += claims
-            return cursors, found
+    def complete_in(self, conn: Any, ending: Ending) -> bool:
+        return guest.complete(conn, self._queries, ending, self.enqueue_plan)
 
-        return self._end(endings, max_crashes, run)
+    def progress(self, notes: Sequence[Note]) -> None:
+        if notes := tidy_notes(notes):
+            ids, tokens, percents, messages = zip(*notes, strict=True)
+            params = {
+                "ids": packed_ids(ids),
+                "claims": list(tokens),
+                "percents": list(percents),
+                "messages": list(messages),
+            }
+            self._by_index("progress", **params)
 
-    def _end(
-        self,
-        endings: Sequence[Ending],
-        max_crashes: int,
-        run: Callable[[Connection, Sequence[Step]], tuple[list[Rows], Any]],
-    ) -> tuple[list[Ending], Any]:
-        """Finalize with whatever else `run` puts into the same transaction."""
-        tries = 0
-        batch = Batch(self._queries, endings, max_crashes)
-        steps = batch.steps()
-
-        def work(conn: Connection) -> tuple[list[Rows], Any]:
-            nonlocal tries
-            tries += 1
-            return run(conn, steps)
-
-        cursors, extra = self._hot.attempt(work)
-        batch.read(cursors)
-        return self._not_finalized(batch.stale) if tries > 1 and batch.stale else batch.stale, extra
-
-    def _not_finalized(self, stale: Sequence[Ending]) -> list[Ending]:
-        """After a lost answer: an ending that is in history under its own token had succeeded the first time."""
-        ids, tokens = [e.claim.id for e in stale], [e.claim.token for e in stale]
-        ended = set(self._rows("finalized", ids=packed_ids(ids), claims=Int8Array(fastpath.int8_array(tokens))))
-        return [e for e in stale if (e.claim.id, e.claim.token) not in ended]
-
-    def _by_index(self, conn: Connection, steps: Sequence[Step]) -> list[Rows]:
-        """Statements whose plans must not depend on statistics. A session of our own is set so once and for all; behind
-        a pooler each transaction is."""
-        if conn.prepare_threshold is not None:
-            return pipeline(conn, steps)
-        return pipeline(conn, [Step(self._queries.plan_by_index, {"local": True}), *steps])[1:]
-
-    def _claim_step(
-        self, token: int, queue: str, n: int, mark: tuple[int, Any, UUID] | None, unsynced: bool = False
-    ) -> Step:
-        priority, run_at, last = mark or _START
-        where = {"mark_priority": priority, "mark_run_at": run_at, "mark_id": last}
-        return Step(self._queries.claim, {"claim": token, "queue": queue, "n": n, "unsynced": unsynced, **where})
-
-    def _settle_doubts(self, who: Incarnation) -> None:
-        """Give back what claims with a lost answer had claimed: nobody runs those jobs, yet their owner is alive."""
-        now = time.monotonic()
-        for token, (until, look) in list(who.doubtful.items()):
-            if now < look:
-                continue
-            claims = as_claims(self._db.run(Step(self._queries.claimed, {"claim": token}))[0])
-            self.finalize([Ending(claim, Released()) for claim in claims])
-            who.doubtful[token] = (until, now + 1.0)
-            if now >= until:
-                del who.doubtful[token]
+    def next_due(self, queues: Sequence[str]) -> float | None:
+        found: float | None = self._afresh("next_due", queues=list(queues))[0][0]
+        return found
 
     # -- pods --------------------------------------------------------------------------------------------------
 
@@ -263,6 +225,10 @@ class PostgresStorage(Storage):
 
     def beat(self, who: Incarnation) -> bool:
         return self._do("beat", pod=who.pod.id) == 1
+
+    def pulse(self, who: Incarnation) -> tuple[bool, list[tuple[UUID, int]]]:
+        found = self._afresh("pulse", pod=who.pod.id)
+        return found[0][0] is not None, [(id_, token) for _, id_, token in found if id_ is not None]
 
     def deregister(self, who: Incarnation) -> int:
         released = self.release(who.pod.id)
@@ -279,7 +245,7 @@ class PostgresStorage(Storage):
         """End every claim of a pod the same way, a batch at a time."""
         total = 0
         while True:
-            rows = self._rows("claims_of_pod", pod=pod, limit=1000)
+            rows = self._by_index("claims_of_pod", pod=pod, limit=1000).fetchall()
             endings = [Ending(bare_claim(*row), outcome, delay) for row in rows]
             stale = self.finalize(endings)
             total += len(endings) - len(stale)
@@ -289,7 +255,7 @@ class PostgresStorage(Storage):
     def reap(self, stale: float = 60.0, delay: float = 0.0) -> Reaped:
         """Each pod goes in a transaction with its row locked: a beat came first, or finds nothing."""
         gone = [row[0] for row in self._rows("remove_stale_pods", stale=stale)]
-        orphans = {row[0] for row in self._rows("orphan_owners")}
+        orphans = {row[0] for row in self._by_index("orphan_owners").fetchall()}
         jobs = sum(self._take_back(pod, Failed("reaped after stale heartbeat"), delay) for pod in sorted(orphans))
         return Reaped(gone, jobs)
 
@@ -310,15 +276,14 @@ class PostgresStorage(Storage):
     def _change(self, name: str, ids: Collection[UUID], **params: Any) -> dict[UUID, Any]:
         """An operator's verb on jobs by id; the keys of those it ended are given back in the same transaction."""
         packed = packed_ids(sorted(ids, key=lambda i: i.int))
-        steps = [Step(getattr(self._queries, name), {"ids": packed, **params})]
-        steps.append(Step(self._queries.settle_keys, {"ids": packed}))
-        return {row[0]: row[1] for row in self._db.run(*steps)[0].fetchall()}
+        settle = Step(self._queries.settle_keys, {"ids": packed})
+        return {row[0]: row[1] for row in self._by_index(name, settle, ids=packed, **params).fetchall()}
 
     def cancel_requests(self, who: Incarnation) -> list[tuple[UUID, int]]:
         return [(row[0], row[1]) for row in self._rows("cancel_requests", pod=who.pod.id)]
 
     def get(self, ids: Collection[UUID]) -> dict[UUID, Job]:
-        return {row[0]: as_job(row) for row in self._rows("get", ids=packed_ids(list(ids)))}
+        return {row[0]: as_job(row) for row in self._by_index("get", ids=packed_ids(list(ids))).fetchall()}
 
     def find(self, where: JobFilter, limit: int = 50, cursor: str | None = None) -> Page:
         params = {
@@ -353,14 +318,14 @@ class PostgresStorage(Storage):
 
     def prune(self, n: int = 1000, after: str | None = None) -> Pruned:
         least = self._one("shortest_retention")[0]
-        since = datetime.fromisoformat(after) if after else _START[1]
+        since = datetime.fromisoformat(after) if after else _BEFORE_ALL
         walked, deleted, last = self._one("prune", n=n, after=since, least=least)
         if walked < n:
             self._do("prune_keys", n=n)
         return Pruned(walked, deleted, last.isoformat() if walked >= n else None)
 
     def listen(self) -> Listener:
-        return PostgresListener(self._db)
+        return PostgresListener(self._ears) if self._ears else Deaf()
 
 
 def _listing(statuses: Collection[Status]) -> str:
@@ -371,19 +336,3 @@ def _listing(statuses: Collection[Status]) -> str:
     if live:
         return "list_live"
     return "list_ended" if Status.DONE in ended else "list_unhappy"
-
-
-class _Doubt:
-    """A token that stays doubtful if the statements that use it end in an exception."""
-
-    def __init__(self, who: Incarnation) -> None:
-        self._who = who
-
-    def __enter__(self) -> int:
-        self._token = self._who.mint()
-        return self._token
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
-            now = time.monotonic()
-            self._who.doubtful[self._token] = (now + _DOUBT_SECONDS, now)

@@ -84,6 +84,7 @@ class Batch:
             "delays": [delay for _, delay, _ in said],
             "messages": [message and clean_text(message) for _, _, message in said],
             "tracebacks": [e.traceback and clean_text(e.traceback) for e in self.other],
+            "give_ups": [e.outcome.give_up_after if isinstance(e.outcome, Released) else None for e in self.other],
             "max_crashes": self._max_crashes,
         }
 

@@ -109,12 +109,12 @@ def _array_literal(items: Iterable[str]) -> str:
 
 
 def as_job(row: Sequence[Any]) -> Job:
-    """A row of `job_columns`, finished_at and result. A result past its time is as good as not there."""
+    """A row of `job_columns`, finished_at, result and progress. A result past its time is as good as not there."""
     id_, queue, kind, status, payload, priority, attempts, max_attempts, crashes, timeout, *rest = row
     run_at, enqueued_at, claimed_at, dedupe_key, unique_for, keep_result, tags, errors, cancelled_at, pod, now, *end = (
         rest
     )
-    finished_at, result = end
+    finished_at, result, progress = end
     expired = keep_result is not None and finished_at is not None and (now - finished_at).total_seconds() > keep_result
     return Job(
         id=id_,
@@ -139,6 +139,7 @@ def as_job(row: Sequence[Any]) -> Job:
         result=codec.decode(result) if result and not expired else None,
         cancel_requested_at=_utc(cancelled_at),
         pod=pod,
+        progress=codec.decode(progress) if progress else None,
     )
 
 

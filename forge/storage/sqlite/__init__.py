@@ -8,12 +8,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 from uuid import UUID
 
+from forge.errors import UsageError
 from forge.job import (
     ACTIVE,
     ENDED,
     Claim,
     Counts,
     Deduped,
+    Done,
     Ending,
     Enqueued,
     Failed,
@@ -34,6 +36,7 @@ from forge.storage.contract import (
     Incarnation,
     Listener,
     LowWater,
+    Note,
     Plan,
     Pruned,
     Reaped,
@@ -41,19 +44,21 @@ from forge.storage.contract import (
     Step,
     Storage,
     Want,
+    accepted_children,
     check_settings,
     run_plan,
+    tidy_notes,
 )
+from forge.storage.deaf import Deaf
 from forge.storage.sqlite import operating, rows, schema
-from forge.storage.sqlite.database import Database, Handle
-from forge.storage.sqlite.drivers import Connection, DriverName
+from forge.storage.sqlite.database import PATIENCE, Database, Handle
+from forge.storage.sqlite.drivers import Borrowed, Connection, DriverName
 from forge.storage.sqlite.endings import Endings
 from forge.storage.sqlite.listener import SqliteListener
 from forge.storage.statements import load_queries
 
 __all__ = ["SqliteStorage"]
 
-_BEFORE_ALL = -(1 << 62)  # a priority
 _AFTER_ALL = b"\xff" * 16  # an id
 _TAKEN_BACK_AT_ONCE = 500  # claims in one transaction: others wait for it some 20 ms
 
@@ -66,10 +71,11 @@ class SqliteStorage(Storage):
 
     dialect = "sqlite"
 
-    def __init__(self, url: str, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, url: str, *, clock: Callable[[], float] = time.time, listen: bool = True) -> None:
         self.url = url
         self._db = Database(url)
         self._clock = clock
+        self._listens = listen
         self._sql = load_queries("sqlite")
         self._writer = Handle(self._db)
         self._reader = Handle(self._db)
@@ -110,6 +116,12 @@ class SqliteStorage(Storage):
 
     def _rows(self, name: str, /, **params: Any) -> list[tuple[Any, ...]]:
         return self._reader.read(lambda conn: conn.rows(getattr(self._sql, name).sql, params))
+
+    def connect(self) -> Any:
+        self._db.use_driver(self._db.driver)
+        conn = self._db.open()
+        conn.rows(f"pragma busy_timeout = {round(PATIENCE * 1000)}")
+        return conn.raw
 
     # -- producing ---------------------------------------------------------------------------------------------
 
@@ -157,7 +169,7 @@ class SqliteStorage(Storage):
         if n < 1 or not conn.rows(self._sql.may_claim.sql, may)[0][0]:
             return []
         token = who.mint()
-        params = {"token": token, "queue": queue, "now": now, "priority": _BEFORE_ALL}
+        params = {"token": token, "queue": queue, "now": now, "priority": operating.BEFORE_ALL}
         found: list[tuple[Any, ...]] = []
         while len(found) < n and (level := conn.rows(self._sql.next_priority.sql, params)):
             params |= {"priority": level[0][0], "n": n - len(found)}
@@ -168,15 +180,40 @@ class SqliteStorage(Storage):
         if not endings:
             return []
         with self._writing() as (conn, now):
-            return Endings(conn, self._sql, now, max_crashes).finalize(endings)
+            return self._finalize(conn, endings, now, max_crashes)
+
+    def _finalize(self, conn: Connection, endings: Sequence[Ending], now: int, max_crashes: int) -> list[Ending]:
+        stale = Endings(conn, self._sql, now, max_crashes).finalize(endings)
+        if any(ending.children for ending in endings):
+            plan = self._plan(accepted_children(endings, stale), now)
+            run_plan(plan, lambda step: conn.rows(step.query.sql, step.params))
+        return stale
 
     def exchange(
         self, who: Incarnation, endings: Sequence[Ending], wants: Sequence[Want], *, max_crashes: int = MAX_CRASHES
     ) -> tuple[list[Ending], list[Claim]]:
         with self._writing() as (conn, now):
-            stale = Endings(conn, self._sql, now, max_crashes).finalize(endings)
+            stale = self._finalize(conn, endings, now, max_crashes)
             found = [self._claim(conn, who, want.queue, want.n, now) for want in wants]
             return stale, [claim for claims in found for claim in claims]
+
+    def complete_in(self, conn: Any, ending: Ending) -> bool:
+        if type(ending.outcome) is not Done:
+            raise UsageError(
+                f"only a job that is Done can end in a transaction of the caller's, not {ending.outcome!r}"
+            )
+        guest = Borrowed(conn)
+        if not guest.in_transaction():
+            raise UsageError("the connection has no transaction open; begin one with: begin immediate")
+        return not self._finalize(guest, [ending], self._now(), MAX_CRASHES)
+
+    def progress(self, notes: Sequence[Note]) -> None:
+        if notes := tidy_notes(notes):
+            with self._writing() as (conn, now):
+                operating.progress(conn, self._sql, notes, now)
+
+    def next_due(self, queues: Sequence[str]) -> float | None:
+        return self._reader.read(lambda conn: operating.next_due(conn, self._sql, queues, self._now()))
 
     # -- pods --------------------------------------------------------------------------------------------------
 
@@ -190,6 +227,10 @@ class SqliteStorage(Storage):
     def beat(self, who: Incarnation) -> bool:
         with self._writing() as (conn, now):
             return conn.change(self._sql.beat.sql, {"pod": who.pod.id, "now": now}) == 1
+
+    def pulse(self, who: Incarnation) -> tuple[bool, list[tuple[UUID, int]]]:
+        alive = self.beat(who)
+        return alive, self.cancel_requests(who) if alive else []
 
     def deregister(self, who: Incarnation) -> int:
         with self._writing() as (conn, _):
@@ -299,7 +340,7 @@ class SqliteStorage(Storage):
             return operating.prune(conn, self._sql, n, after, now)
 
     def listen(self) -> Listener:
-        return SqliteListener(self._db)
+        return SqliteListener(self._db) if self._listens else Deaf()
 
 
 def _bare_claim(id_: bytes, token: int, keyed: int, queue: str) -> Claim:

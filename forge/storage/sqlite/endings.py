@@ -110,12 +110,15 @@ class Endings:
         found = self._conn.rows(self._sql.claimed_job.sql, {"id": id_, "token": claim.token})
         if not found:
             return False
-        attempts, max_attempts, crashes, cancelled, errors, queue, run_at = found[0]
+        attempts, max_attempts, crashes, cancelled, errors, queue, run_at, enqueued_at = found[0]
         crashes += isinstance(outcome, Released) and outcome.crashed
         message = CANCELLED if cancelled else getattr(outcome, "message", None)
         if message is not None:
             errors = add_error(errors, self._now, attempts, message, ending.traceback)
         status = self._verdict(ending, attempts, max_attempts, crashes, bool(cancelled))
+        if status is not Status.CANCELLED and self._too_old(outcome, enqueued_at):
+            status = Status.DEAD
+            self._conn.rows(self._sql.refund.sql, {"id": id_})
         if status in (Status.DEAD, Status.CANCELLED):
             end_job(self._conn, self._sql, id_, status, crashes, errors, self._now)
         else:
@@ -140,6 +143,11 @@ class Endings:
             case Released() | Snooze() | Throttled():
                 return Status.PENDING
         raise TypeError(f"not an outcome: {outcome!r}")
+
+    def _too_old(self, outcome: Outcome, enqueued_at: int) -> bool:
+        if not isinstance(outcome, Released) or outcome.give_up_after is None:
+            return False
+        return after(enqueued_at, outcome.give_up_after) <= self._now
 
     def _run_at(self, ending: Ending, queue: str, before: int) -> int:
         outcome = ending.outcome

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from typing import Any
 from uuid import UUID
+
+import orjson
 
 from forge.errors import UsageError
 from forge.job import Status
-from forge.storage.contract import Cancellation, Deletion, Pruned
+from forge.storage.contract import Cancellation, Deletion, Note, Pruned
 from forge.storage.sqlite.drivers import Connection
 from forge.storage.sqlite.endings import CANCELLED, end_job
-from forge.storage.sqlite.rows import add_error
+from forge.storage.sqlite.rows import add_error, written
 from forge.storage.statements import Queries
 
-__all__ = ["cancel", "delete", "prune", "revive"]
+__all__ = ["BEFORE_ALL", "cancel", "delete", "next_due", "progress", "prune", "revive"]
+
+BEFORE_ALL = -(1 << 62)  # a priority
 
 
 def cancel(conn: Connection, sql: Queries, ids: Collection[UUID], now: int) -> dict[UUID, Cancellation]:
@@ -71,6 +76,27 @@ def revive(conn: Connection, sql: Queries, ids: Collection[UUID], now: int, *, r
             conn.rows(sql.remove_ended.sql, params)
             revived.add(job_id)
     return revived
+
+
+def progress(conn: Connection, sql: Queries, notes: Sequence[Note], now: int) -> None:
+    """Say how far running jobs are."""
+    at = written(now)
+    for job_id, token, percent, message in notes:
+        said = orjson.dumps({"percent": percent, "message": message, "at": at}).decode()
+        conn.rows(sql.progress.sql, {"id": job_id.bytes, "token": token, "progress": said})
+
+
+def next_due(conn: Connection, sql: Queries, queues: Sequence[str], now: int) -> float | None:
+    """Seconds until something may be claimed from these queues."""
+    times = []
+    for queue in queues:
+        found = conn.rows(sql.standing.sql, {"queue": queue})
+        paused, until = found[0] if found else (False, None)
+        params: dict[str, Any] = {"queue": queue, "priority": BEFORE_ALL}
+        while not paused and (level := conn.rows(sql.next_priority.sql, params)):
+            params["priority"] = level[0][0]
+            times.append(max(conn.rows(sql.first_due.sql, params)[0][0], until or 0))
+    return (min(times) - now) / 1e6 if times else None
 
 
 def prune(conn: Connection, sql: Queries, n: int, after: str | None, now: int) -> Pruned:

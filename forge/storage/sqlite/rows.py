@@ -27,6 +27,7 @@ __all__ = [
     "claims",
     "job_params",
     "run_at",
+    "written",
 ]
 
 # What `job_params` answers, by name.
@@ -88,10 +89,15 @@ def claims(rows: list[tuple[Any, ...]], token: int, queue: str) -> list[Claim]:
     return fastpath.claims(rows, token, queue)
 
 
+def written(now: int) -> str:
+    """A time as it stands in JSON."""
+    return f"{as_datetime(now):%Y-%m-%dT%H:%M:%S.%f}Z"
+
+
 def add_error(errors: str | None, now: int, attempt: int, message: str, traceback: str | None) -> str:
     """A job's `errors` with one more; the oldest make room."""
     entry = {
-        "at": f"{as_datetime(now):%Y-%m-%dT%H:%M:%S.%f}Z",
+        "at": written(now),
         "attempt": attempt,
         "message": clean_text(message),
         "traceback": traceback and clean_text(traceback),
@@ -102,7 +108,7 @@ def add_error(errors: str | None, now: int, attempt: int, message: str, tracebac
 def as_job(row: Sequence[Any], now: int) -> Job:
     """A row of `get_live`, `get_ended` or a listing."""
     (id_, queue, kind, status, payload, priority, attempts, max_attempts, crashes, timeout, run, enqueued, claimed,
-     dedupe_key, unique_for, keep_result, tags, errors, cancelled, pod, finished, result) = row  # fmt: skip
+     dedupe_key, unique_for, keep_result, tags, errors, cancelled, pod, finished, result, progress) = row  # fmt: skip
     expired = keep_result is not None and finished is not None and now - finished > keep_result * 1_000_000
     return Job(
         id=as_uuid(id_), queue=queue, kind=kind, status=Status(status), payload=codec.decode(payload),
@@ -111,6 +117,7 @@ def as_job(row: Sequence[Any], now: int) -> Job:
         finished_at=_time(finished), dedupe_key=dedupe_key, unique_for=unique_for, keep_result=keep_result,
         tags=tuple(codec.decode(tags)) if tags else (), errors=tuple(codec.decode(errors)) if errors else (),
         result=codec.decode(result) if result and not expired else None, cancel_requested_at=_time(cancelled), pod=pod,
+        progress=codec.decode(progress) if progress else None,
     )  # fmt: skip
 
 

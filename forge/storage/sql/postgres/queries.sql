@@ -29,6 +29,15 @@ max_attempts, queue, kind, payload, dedupe_key, tags
 id, run_at, enqueued_at, claimed_at, cancel_requested_at, claim, timeout, unique_for, keep_result, priority, attempts,
 max_attempts, queue, kind, payload, dedupe_key, tags, status, crashes, errors
 
+-- The same without `attempts`, which stands after them: refunded to a job that was given back for too long.
+-- part: kept_as_judged
+id, run_at, enqueued_at, claimed_at, cancel_requested_at, claim, timeout, unique_for, keep_result, priority,
+max_attempts, queue, kind, payload, dedupe_key, tags
+
+-- part: moved_as_judged
+id, run_at, enqueued_at, claimed_at, cancel_requested_at, claim, timeout, unique_for, keep_result, priority,
+max_attempts, queue, kind, payload, dedupe_key, tags, attempts, status, crashes, errors
+
 -- A success well past a throttle window: the far end has recovered, the curve starts over. The limit keeps the look into
 -- `ended` a subplan, which runs only for a queue that was throttled (as a join it took 0.9 ms a batch).
 -- part: warm_up
@@ -132,16 +141,17 @@ with ended as (
 -- name: finalize_other
 with t as (
     select * from unnest(:ids::uuid[], :claims::bigint[], :outcomes::text[], :delays::float8[], :messages::text[],
-                         :tracebacks::text[]) t(id, claim, outcome, delay, message, traceback)
+                         :tracebacks::text[], :give_ups::float8[])
+           t(id, claim, outcome, delay, message, traceback, give_up)
 ), verdict as materialized (
-    select j.id, j.claim, t.outcome, t.traceback, j.errors, j.attempts as tried,
+    select j.id, j.claim, t.outcome, t.traceback, j.errors, j.attempts as tried, j.too_old,
            case when t.outcome in ('released', 'crashed') and coalesce(t.delay, 0) = 0 then j.run_at
                 when t.outcome = 'throttled' and (t.delay is null or
                      (select q.throttle from forge.queue q where q.name = j.queue) is distinct from 'hint')
                 then greatest(now(), (select q.throttled_until from forge.queue q where q.name = j.queue))
                 else now() + make_interval(secs => coalesce(t.delay, 0)) end as run_at,
            case when j.cancel_requested_at is not null or t.outcome = 'cancelled' then 'cancelled'
-                when t.outcome = 'dead' then 'dead'
+                when t.outcome = 'dead' or j.too_old then 'dead'
                 when t.outcome = 'failed' then case when j.attempts >= j.max_attempts then 'dead' else 'failed' end
                 when t.outcome = 'crashed' and j.crashes + 1 >= :max_crashes::int then 'dead'
                 when t.outcome = 'released' and t.delay > 0 then 'failed'
@@ -149,7 +159,9 @@ with t as (
            j.attempts - (t.outcome in ('throttled', 'snoozed', 'released', 'crashed'))::int as attempts,
            j.crashes + (t.outcome = 'crashed')::int as crashes,
            case when j.cancel_requested_at is not null then 'cancelled by user' else t.message end as said
-      from t cross join lateral (select * from forge.job f where f.id = t.id and f.claim + 0 = t.claim for update) j
+      from t cross join lateral (
+        select f.*, (f.enqueued_at <= now() - make_interval(secs => t.give_up)) is true as too_old
+          from forge.job f where f.id = t.id and f.claim + 0 = t.claim for update) j
 ), noted as materialized (
     select v.*, case when v.said is null then v.errors else
              {older_errors} || jsonb_build_object('at', {utc_now}, 'attempt', v.tried, 'message', v.said,
@@ -157,33 +169,38 @@ with t as (
       from verdict v
 ), back as (
     update forge.job j set status = v.status, run_at = v.run_at, attempts = v.attempts, crashes = v.crashes,
-                           errors = v.all_errors, claim = null, claimed_at = null
+                           errors = v.all_errors, claim = null, claimed_at = null, progress = null
       from noted v where j.id = v.id and j.id = any(:ids::uuid[]) and v.status in ('pending', 'failed')
 ), ended as (
     delete from forge.job j using noted v
      where j.id = v.id and j.id = any(:ids::uuid[]) and v.status in ('dead', 'cancelled')
-    returning j.*, v.status as final, v.all_errors, v.crashes as all_crashes
+    returning j.*, v.status as final, v.all_errors, v.crashes as all_crashes,
+              case when v.too_old then v.attempts else v.tried end as all_attempts
 ), moved as (
-    insert into forge.job_history ({moved})
-    select {kept}, final, all_crashes, all_errors from ended
+    insert into forge.job_history ({moved_as_judged})
+    select {kept_as_judged}, all_attempts, final, all_crashes, all_errors from ended
 )
 select id, claim from noted
 
 -- Which of these endings had ended their job already: asked after a finalize whose answer was lost.
 -- name: finalized
-select h.id, h.claim from forge.job_history h join unnest(:ids::uuid[], :claims::bigint[]) t(id, claim)
-    on h.id = t.id and h.claim = t.claim
+select h.id, h.claim from unnest(:ids::uuid[], :claims::bigint[]) t(id, claim)
+  cross join lateral (select f.id, f.claim from forge.job_history f where f.id = t.id and f.claim = t.claim limit 1) h
 
--- Give back the keys of jobs that have ended: at once, or after unique_for.
+-- Give back the keys of jobs that have ended: at once, or after unique_for. Keys are found by themselves alone and their
+-- owners looked up in a hash, as in finalize_done; a join could walk all keys.
 -- name: settle_keys
-with ended as (
-    select h.id, h.dedupe_key, h.finished_at + make_interval(secs => h.unique_for) as until
+with ended as materialized (
+    select h.id, h.dedupe_key, h.unique_for is null as free
       from forge.job_history h where h.id = any(:ids::uuid[]) and h.dedupe_key is not null
 ), freed as (
-    delete from forge.job_key k using ended e where k.key = e.dedupe_key and k.job_id = e.id and e.until is null
+    delete from forge.job_key k where k.key = any(array(select e.dedupe_key from ended e where e.free))
+       and (k.job_id in (select e.id from ended e where e.free)) is true
 )
-update forge.job_key k set held_until = e.until from ended e
- where k.key = e.dedupe_key and k.job_id = e.id and e.until is not null
+update forge.job_key k
+   set held_until = (select h.finished_at + make_interval(secs => h.unique_for) from forge.job_history h where h.id = k.job_id)
+ where k.key = any(array(select e.dedupe_key from ended e where not e.free))
+   and (k.job_id in (select e.id from ended e where not e.free)) is true
 
 -- name: ensure_queue
 insert into forge.queue (name) values (:queue) on conflict do nothing
@@ -199,8 +216,8 @@ update forge.queue q set throttle_attempts = least(q.throttle_attempts + 1, 30),
            else least(q.backoff_base_seconds * 2.0 ^ q.throttle_attempts, q.backoff_max_seconds) end)
  where q.name = :queue and coalesce(q.throttled_until <= now(), true)
    and not (q.throttle = 'hint' and :job_only::boolean)
-   and exists (select from forge.job j join unnest(:ids::uuid[], :claims::bigint[]) t(id, claim)
-                   on j.id = t.id and j.claim + 0 = t.claim)
+   and exists (select from unnest(:ids::uuid[], :claims::bigint[]) t(id, claim) cross join lateral (
+                   select from forge.job f where f.id = t.id and f.claim + 0 = t.claim limit 1) j)
 
 -- One job without a key, the commonest call: with the arrays of `enqueue` below it took 1.9 ms, with this 0.8, most of
 -- it the commit.
@@ -294,6 +311,48 @@ returning id, started_at, beat_at
 -- name: beat
 update forge.pod set beat_at = now() where id = :pod::int returning id
 
+-- A beat and what the pod polls for at the same time: one row at least, without a pod if it is gone, and without a job if
+-- nothing is to be cancelled. Planned anew each time, once a second: a cached plan could outlive the table it was made for.
+-- name: pulse
+with beat as (
+    update forge.pod set beat_at = now() where id = :pod::int returning id
+)
+select p.id, r.id, r.claim from (select (select id from beat) as id) p left join lateral (
+    select j.id, j.claim from forge.job j
+     where j.cancel_requested_at is not null and j.claim >= :pod::bigint << 32 and j.claim < (:pod::bigint + 1) << 32) r
+    on p.id is not null
+
+-- How far running jobs are. Ids come sorted: rows are locked in one order.
+-- name: progress
+with ours as materialized (
+    select j.id, t.percent, t.message
+      from unnest(:ids::uuid[], :claims::bigint[], :percents::float8[], :messages::text[]) t(id, claim, percent, message)
+     cross join lateral (select f.id from forge.job f where f.id = t.id and f.claim + 0 = t.claim for no key update) j
+)
+update forge.job j set progress = json_build_object('percent', o.percent, 'message', o.message, 'at', {utc_now})
+  from ours o where j.id = o.id and j.id = any(:ids::uuid[])
+
+-- Seconds until something may be claimed from these queues. Hops over priorities as the claim does: the first entry of each
+-- is its earliest. A queue that cools down is not before that ends; a paused one is left out.
+-- name: next_due
+with recursive level(queue, priority) as (
+    select w.queue, (select j.priority from forge.job j where j.queue = w.queue and j.status in ('pending', 'failed')
+                      order by j.priority limit 1)
+      from unnest(:queues::text[]) w(queue)
+    union all
+    select l.queue, (select j.priority from forge.job j
+                      where j.queue = l.queue and j.status in ('pending', 'failed') and j.priority > l.priority
+                      order by j.priority limit 1)
+      from level l where l.priority is not null
+)
+select extract(epoch from min(greatest(due.run_at, q.throttled_until)) - now())::float8
+  from level l cross join lateral (
+    select j.run_at from forge.job j
+     where j.queue = l.queue and j.status in ('pending', 'failed') and j.priority = l.priority
+     order by j.run_at, j.id limit 1) due
+  left join forge.queue q on q.name = l.queue
+ where l.priority is not null and q.paused is not true
+
 -- name: deregister_pod
 delete from forge.pod where id = :pod::int
 
@@ -303,7 +362,7 @@ select id, name, host, pid, queues, started_at, beat_at from forge.pod order by 
 -- The claims of one pod, for release: its tokens are one range.
 -- name: claims_of_pod
 select id, claim, dedupe_key is not null, queue from forge.job
- where claim >= :pod::bigint << 32 and claim < (:pod::bigint + 1) << 32 order by id limit :limit::bigint
+ where claim >= :pod::bigint << 32 and claim < (:pod::bigint + 1) << 32 order by claim limit :limit::bigint
 
 -- Pods that have stopped beating. A beat that came first makes this miss its row; one that comes later finds none.
 -- name: remove_stale_pods
@@ -323,15 +382,19 @@ select id from owner where id is not null and not exists (select from forge.pod 
 select id, claim from forge.job
  where cancel_requested_at is not null and claim >= :pod::bigint << 32 and claim < (:pod::bigint + 1) << 32
 
+-- The verbs of operators run planned by index too (locally), and bind rows by id wherever they join: a plan cached while the
+-- tables were empty may not walk a backlog of millions.
+
 -- Cancel: what has not started ends now, what runs is flagged for its owner. Answers what was done to each.
 -- name: cancel
 with hit as materialized (
     select id, status from forge.job where id = any(:ids::uuid[]) order by id for update
 ), flagged as (
     update forge.job j set cancel_requested_at = coalesce(j.cancel_requested_at, now())
-      from hit where j.id = hit.id and hit.status = 'in_progress' returning j.id, j.claim
+      from hit where j.id = hit.id and j.id = any(:ids::uuid[]) and hit.status = 'in_progress' returning j.id, j.claim
 ), ended as (
-    delete from forge.job j using hit where j.id = hit.id and hit.status <> 'in_progress' returning j.*
+    delete from forge.job j using hit
+     where j.id = hit.id and j.id = any(:ids::uuid[]) and hit.status <> 'in_progress' returning j.*
 ), moved as (
     insert into forge.job_history ({moved})
     select {kept}, 'cancelled', crashes,
@@ -350,13 +413,16 @@ with hit as materialized (
     select id, status from forge.job where id = any(:ids::uuid[]) order by id for update
 ), flagged as (
     update forge.job j set cancel_requested_at = coalesce(j.cancel_requested_at, now())
-      from hit where j.id = hit.id and hit.status = 'in_progress' returning j.id, j.claim
+      from hit where j.id = hit.id and j.id = any(:ids::uuid[]) and hit.status = 'in_progress' returning j.id, j.claim
 ), live as (
-    delete from forge.job j using hit where j.id = hit.id and hit.status <> 'in_progress' returning j.id
+    delete from forge.job j using hit
+     where j.id = hit.id and j.id = any(:ids::uuid[]) and hit.status <> 'in_progress' returning j.id, j.dedupe_key
 ), past as (
-    delete from forge.job_history h where h.id = any(:ids::uuid[]) returning h.id
+    delete from forge.job_history h where h.id = any(:ids::uuid[]) returning h.id, h.dedupe_key
 ), freed as (
-    delete from forge.job_key k where k.job_id = any(array(select id from live union all select id from past))
+    delete from forge.job_key k
+     where k.key = any(array(select dedupe_key from live union all select dedupe_key from past))
+       and (k.job_id in (select id from live union all select id from past)) is true
 )
 select id, 'requested', (select count(*) from (select pg_notify('forge.cancel', (claim >> 32)::text)) n) from flagged
 union all
@@ -375,7 +441,7 @@ with past as materialized (
        where k.held_until is not null and (k.held_until <= now() or k.job_id = excluded.job_id)
     returning key, job_id
 ), taken as (
-    delete from forge.job_history h using past p where h.id = p.id
+    delete from forge.job_history h using past p where h.id = p.id and h.id = any(:ids::uuid[])
        and (p.dedupe_key is null or exists (select from keyed k where k.key = p.dedupe_key and k.job_id = p.id))
     returning h.*
 ), stored as (
@@ -392,7 +458,7 @@ with past as materialized (
     update forge.job j set run_at = least(j.run_at, now()), status = 'pending',
            attempts = case when :reset::boolean then 0 else j.attempts end,
            crashes = case when :reset::boolean then 0 else j.crashes end
-      from waiting w where j.id = w.id returning j.id, j.queue
+      from waiting w where j.id = w.id and j.id = any(:ids::uuid[]) returning j.id, j.queue
 ), woken as (
     select pg_notify('forge.wake', w.queue)
       from (select distinct queue from (select queue from stored union all select queue from hurried) r) w
@@ -400,27 +466,27 @@ with past as materialized (
 select id, (select count(*) from woken) from (select id from stored union all select id from hurried) r
 
 -- name: get
-select {job_columns}, null::timestamptz, null::json from forge.job where id = any(:ids::uuid[])
+select {job_columns}, null::timestamptz, null::json, progress from forge.job where id = any(:ids::uuid[])
 union all
-select {job_columns}, finished_at, result from forge.job_history where id = any(:ids::uuid[])
+select {job_columns}, finished_at, result, null::json from forge.job_history where id = any(:ids::uuid[])
 
 -- Listings: newest first by id, an order that no later change disturbs. A null filter matches all. One statement where
 -- both tables are asked: a job that moves from one to the other is in exactly one of them at any moment.
 -- name: list_all
-(select {job_columns}, null::timestamptz, null::json from forge.job where {filter} order by id desc limit :limit::bigint)
+(select {job_columns}, null::timestamptz, null::json, progress from forge.job where {filter} order by id desc limit :limit::bigint)
 union all
-(select {job_columns}, finished_at, result from forge.job_history where {filter} order by id desc limit :limit::bigint)
+(select {job_columns}, finished_at, result, null::json from forge.job_history where {filter} order by id desc limit :limit::bigint)
 order by id desc limit :limit::bigint
 
 -- name: list_live
-select {job_columns}, null::timestamptz, null::json from forge.job where {filter} order by id desc limit :limit::bigint
+select {job_columns}, null::timestamptz, null::json, progress from forge.job where {filter} order by id desc limit :limit::bigint
 
 -- name: list_ended
-select {job_columns}, finished_at, result from forge.job_history where {filter} order by id desc limit :limit::bigint
+select {job_columns}, finished_at, result, null::json from forge.job_history where {filter} order by id desc limit :limit::bigint
 
 -- The same through the small index of the few that people look for.
 -- name: list_unhappy
-select {job_columns}, finished_at, result from forge.job_history
+select {job_columns}, finished_at, result, null::json from forge.job_history
  where status in ('dead', 'cancelled') and {filter} order by id desc limit :limit::bigint
 
 -- name: counts

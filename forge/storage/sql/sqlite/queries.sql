@@ -80,13 +80,16 @@ update queue set throttle_attempts = 0, throttled_until = null
 
 -- What decides how any other claim ends.
 -- name: claimed_job
-select attempts, max_attempts, crashes, cancel_requested_at is not null, errors, queue, run_at
+select attempts, max_attempts, crashes, cancel_requested_at is not null, errors, queue, run_at, enqueued_at
   from job where id = :id and +claim = :token
 
 -- name: give_back
 update job set status = :status, run_at = :run_at, attempts = :attempts, crashes = :crashes, errors = :errors, claim = null,
-               claimed_at = null
+               claimed_at = null, progress = null
  where id = :id
+
+-- name: refund
+update job set attempts = attempts - 1 where id = :id
 
 -- name: end_job
 insert into job_history ({kept}, status, crashes, errors, finished_at)
@@ -162,6 +165,18 @@ returning id
 -- name: beat
 update pod set beat_at = :now where id = :pod
 
+-- How far a running job is.
+-- name: progress
+update job set progress = :progress where id = :id and +claim = :token
+
+-- The earliest job of one priority; see next_priority.
+-- name: first_due
+select run_at from job indexed by job_claim
+ where queue = :queue and status in ('pending', 'failed') and priority = :priority order by run_at, id limit 1
+
+-- name: standing
+select paused, throttled_until from queue where name = :queue
+
 -- name: deregister_pod
 delete from pod where id = :pod
 
@@ -225,21 +240,21 @@ update job set run_at = min(run_at, :now), status = 'pending', attempts = iif(:r
  where id = :id and status in ('pending', 'failed')
 
 -- name: get_live
-select {job_columns}, null, null from job where id = :id
+select {job_columns}, null, null, progress from job where id = :id
 
 -- name: get_ended
-select {job_columns}, finished_at, result from job_history where id = :id
+select {job_columns}, finished_at, result, null from job_history where id = :id
 
 -- Listings: newest first by id, an order that no later change disturbs. A null filter matches all.
 -- name: list_live
-select {job_columns}, null, null from job where {filter} order by id desc limit :limit
+select {job_columns}, null, null, progress from job where {filter} order by id desc limit :limit
 
 -- name: list_ended
-select {job_columns}, finished_at, result from job_history where {filter} order by id desc limit :limit
+select {job_columns}, finished_at, result, null from job_history where {filter} order by id desc limit :limit
 
 -- The same through the small index of the few that people look for.
 -- name: list_unhappy
-select {job_columns}, finished_at, result from job_history indexed by job_history_unhappy
+select {job_columns}, finished_at, result, null from job_history indexed by job_history_unhappy
  where status in ('dead', 'cancelled') and {filter} order by id desc limit :limit
 
 -- name: counts

@@ -1,0 +1,183 @@
+"""Claiming and ending on PostgreSQL, on connections whose planner goes by index; and what a lost answer means."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+from forge import fastpath
+from forge.job import Claim, Ending, NewJob, Released
+from forge.storage.contract import MAX_CRASHES, Incarnation, Plan, Step, Want, accepted_children, run_plan
+from forge.storage.low_water import LowWater, scan
+from forge.storage.postgres.connection import Connection, Database, Int8Array, Rows, pipeline
+from forge.storage.postgres.endings import Batch
+from forge.storage.postgres.rows import as_claims, packed_ids
+from forge.storage.statements import Queries
+
+__all__ = ["Claims"]
+
+_START = (-32_768, datetime(1, 1, 1, tzinfo=UTC), UUID(int=0))
+_CONNECTIONS = 2  # one claims while the other ends
+# A claim whose answer was lost can still commit while its backend works on: look for it this long, once a second.
+_DOUBT_SECONDS = 60.0
+# Follow-up jobs in one statement: those with keys are matched one with another.
+_CHILDREN_AT_ONCE = 200
+
+
+class Claims:
+    """Connections for claiming and ending alone, opened by whoever does that: their planner is set once and for all."""
+
+    def __init__(
+        self, url: str, schema: str, queries: Queries, enqueue_plan: Callable[[Sequence[NewJob]], Plan]
+    ) -> None:
+        self._queries = queries
+        self._enqueue_plan = enqueue_plan
+        self._db = Database(url, schema, _CONNECTIONS, Step(queries.plan_by_index, {"local": False}))
+
+    def close(self) -> None:
+        """Give back the connections."""
+        self._db.close()
+
+    def run(self, *steps: Step) -> list[Rows]:
+        """Statements in one round trip and one transaction, planned by index."""
+        return self._db.attempt(lambda conn: self._by_index(conn, steps))
+
+    def claim(self, who: Incarnation, queue: str, n: int, low_water: LowWater | None) -> list[Claim]:
+        """See `Storage.claim`."""
+        self._settle_doubts(who)
+
+        def once(n: int, mark: tuple[int, Any, UUID] | None) -> list[Claim]:
+            def work(conn: Connection) -> list[Claim]:
+                # A token of its own for each try: the lost one may yet commit, and must be told apart.
+                with _Doubt(who) as token:
+                    step = self._claim_step(token, queue, n, mark, unsynced=True)
+                    return as_claims(self._by_index(conn, [step])[0])
+
+            return self._db.attempt(work)
+
+        return scan(low_water, n, once)
+
+    def finalize(self, endings: Sequence[Ending], max_crashes: int = MAX_CRASHES) -> list[Ending]:
+        """See `Storage.finalize`."""
+        if not endings:
+            return []
+        return self._end(endings, max_crashes, lambda conn, batch: self._run(conn, batch, ()))[0]
+
+    def exchange(
+        self, who: Incarnation, endings: Sequence[Ending], wants: Sequence[Want], max_crashes: int
+    ) -> tuple[list[Ending], list[Claim]]:
+        """See `Storage.exchange`."""
+        self._settle_doubts(who)
+        wants = [want for want in wants if want.n > 0]
+
+        def run(conn: Connection, batch: _Try) -> list[Claim]:
+            began = time.monotonic()
+            marks = [want.low_water.begin(began) for want in wants]
+            found: list[Claim] = []
+            with ExitStack() as stack:
+                tokens = [stack.enter_context(_Doubt(who)) for _ in wants]
+                steps = [self._claim_step(t, w.queue, w.n, m) for t, w, m in zip(tokens, wants, marks, strict=True)]
+                for want, mark, cursor in zip(wants, marks, self._run(conn, batch, steps), strict=True):
+                    claims = as_claims(cursor)
+                    now = time.monotonic()
+                    want.low_water.note(claims, mark is None, began, now)
+                    if len(claims) < want.n and mark is not None and want.low_water.may_start_over(now):
+                        want.low_water.forget()
+                    found += claims
+            return found
+
+        return self._end(endings, max_crashes, run)
+
+    def _end(
+        self, endings: Sequence[Ending], max_crashes: int, run: Callable[[Connection, _Try], Any]
+    ) -> tuple[list[Ending], Any]:
+        """Finalize with whatever else `run` puts into the same transaction."""
+        tried: list[_Try] = []
+
+        def work(conn: Connection) -> Any:
+            # Anew for each try: what the last one read as stale it may not have committed.
+            tried.append(_Try(Batch(self._queries, endings, max_crashes), endings))
+            return run(conn, tried[-1])
+
+        found = self._db.attempt(work)
+        stale = tried[-1].batch.stale
+        return self._not_finalized(stale) if len(tried) > 1 and stale else stale, found
+
+    def _run(self, conn: Connection, tried: _Try, more: Sequence[Step]) -> list[Rows]:
+        """A batch of endings and more statements in one transaction; the cursors of those."""
+        steps = tried.batch.steps()
+        if not tried.with_children:
+            cursors = self._by_index(conn, [*steps, *more])
+            tried.batch.read(cursors)
+            return cursors[len(steps) :]
+        with conn.transaction():
+            cursors = self._by_index(conn, [*steps, *more])
+            tried.batch.read(cursors)
+            children = accepted_children(tried.endings, tried.batch.stale)
+            for at in range(0, len(children), _CHILDREN_AT_ONCE):
+                plan = self._enqueue_plan(children[at : at + _CHILDREN_AT_ONCE])
+                run_plan(plan, lambda step: pipeline(conn, [step])[0].fetchall())
+        return cursors[len(steps) :]
+
+    def _not_finalized(self, stale: Sequence[Ending]) -> list[Ending]:
+        """After a lost answer: an ending that is in history under its own token had succeeded the first time, and its
+        children were stored with it."""
+        ids, tokens = [e.claim.id for e in stale], [e.claim.token for e in stale]
+        params = {"ids": packed_ids(ids), "claims": Int8Array(fastpath.int8_array(tokens))}
+        ended = set(self.run(Step(self._queries.finalized, params))[0].fetchall())
+        return [e for e in stale if (e.claim.id, e.claim.token) not in ended]
+
+    def _by_index(self, conn: Connection, steps: Sequence[Step]) -> list[Rows]:
+        """Statements whose plans must not depend on statistics. A session of our own is set so once and for all; behind
+        a pooler each transaction is."""
+        if conn.prepare_threshold is not None:
+            return pipeline(conn, steps)
+        return pipeline(conn, [Step(self._queries.plan_by_index, {"local": True}), *steps])[1:]
+
+    def _claim_step(
+        self, token: int, queue: str, n: int, mark: tuple[int, Any, UUID] | None, unsynced: bool = False
+    ) -> Step:
+        priority, run_at, last = mark or _START
+        where = {"mark_priority": priority, "mark_run_at": run_at, "mark_id": last}
+        return Step(self._queries.claim, {"claim": token, "queue": queue, "n": n, "unsynced": unsynced, **where})
+
+    def _settle_doubts(self, who: Incarnation) -> None:
+        """Give back what claims with a lost answer had claimed: nobody runs those jobs, yet their owner is alive."""
+        now = time.monotonic()
+        for token, (until, look) in list(who.doubtful.items()):
+            if now < look:
+                continue
+            claims = as_claims(self.run(Step(self._queries.claimed, {"claim": token}))[0])
+            self.finalize([Ending(claim, Released()) for claim in claims])
+            who.doubtful[token] = (until, now + 1.0)
+            if now >= until:
+                del who.doubtful[token]
+
+
+class _Try:
+    """One try at a batch of endings."""
+
+    def __init__(self, batch: Batch, endings: Sequence[Ending]) -> None:
+        self.batch = batch
+        self.endings = endings
+        self.with_children = any(ending.children for ending in endings)
+
+
+class _Doubt:
+    """A token that stays doubtful if the statements that use it end in an exception."""
+
+    def __init__(self, who: Incarnation) -> None:
+        self._who = who
+
+    def __enter__(self) -> int:
+        self._token = self._who.mint()
+        return self._token
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            now = time.monotonic()
+            self._who.doubtful[self._token] = (now + _DOUBT_SECONDS, now)

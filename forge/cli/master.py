@@ -13,7 +13,7 @@ from forge import config as settings
 from forge.cli import report
 from forge.cli.common import Cli, Parser, counted, sqlite_file
 from forge.cli.project import native
-from forge.cli.reloading import Watcher, require_watchfiles
+from forge.cli.reloading import Watcher, prepare_to_reload
 from forge.cli.starting import check_programs, take_pid_file
 from forge.config import Config
 from forge.errors import ExitCode
@@ -38,7 +38,7 @@ def _run(words: list[str]) -> int:
     with Cli(_parser().parse_args(words)) as cli:
         notifier = cli.closing(Notifier())
         if cli.args.reload:
-            require_watchfiles()
+            prepare_to_reload()
         logs.setup(cli.config.logging, "master")
         shown = os.path.relpath(cli.config.path) if cli.config.path else "(none)"
         log(f"forge {__version__} ({native()})  pid {os.getpid()}  config {shown}")

@@ -52,6 +52,7 @@ class Crew:
         self._exits: dict[Slot, int] = {}  # how workers ended; told by the zygote
         self._respawn_at: dict[Slot, float] = {}
         self._deaths: dict[Slot, int] = {}
+        self._owed: dict[Slot, str] = {}  # deaths to be told of together with the start of the next worker
         self._rolling = False
 
     def slots(self) -> Iterator[Slot]:
@@ -65,6 +66,8 @@ class Crew:
         """What time brings: the dead are buried, slots are filled, workers of old code are replaced."""
         self._bury(now)
         if self.stopping:
+            for slot in list(self._owed):
+                self._tell_death(slot, "stopping")
             return
         for slot in self.slots():
             if slot.channel is None:
@@ -91,7 +94,15 @@ class Crew:
         self._respawn_at.pop(slot, None)
         channel = nursery.fork(slot.label)
         slot.open(channel, nursery)
-        self._selector.register(channel, selectors.EVENT_READ, lambda: self.hear(slot))
+        self._selector.register(channel, selectors.EVENT_READ, lambda: self._on_channel(slot))
+
+    def _on_channel(self, slot: Slot) -> None:
+        self.hear(slot)
+        if slot.ready and slot in self._owed:
+            self._tell_death(slot, f"worker started in {1000 * (time.monotonic() - slot.started_at):.0f} ms")
+
+    def _tell_death(self, slot: Slot, then: str) -> None:
+        log(f"{self._owed.pop(slot)}; {then}", level=logging.WARNING)
 
     def watch_writes(self, slot: Slot) -> None:
         """Send what waits; be told when a worker that was too slow to read takes more."""
@@ -202,6 +213,8 @@ class Crew:
         """Its running jobs are released, and counted against them; the others it had are as good as new."""
         assert slot.nursery is not None
         lane, pid = self._lanes[slot.queue], slot.pid
+        if slot in self._owed:
+            self._tell_death(slot, "worker started and died")
         young = not slot.ready or now - slot.started_at < YOUNG
         if slot.nursery.gone:
             self._kill_group(pid)  # what its handlers started; else the zygote has seen to that
@@ -222,9 +235,10 @@ class Crew:
             return
         pause = 0.0 if slot.nursery.gone else self._pause(slot, young)
         self._respawn_at[slot] = now + pause
-        again = f"worker starts {f'in {pause:.1f} s' if pause else 'again'}"
         if left or not slot.nursery.gone:
-            log(f"{why}; {counted(len(left), 'job')} released; {again}", level=logging.WARNING)
+            self._owed[slot] = f"{why}; {counted(len(left), 'job')} released"
+            if pause or slot.nursery.gone:
+                self._tell_death(slot, f"worker starts {f'in {pause:.1f} s' if pause else 'again'}")
 
     def _pause(self, slot: Slot, young: bool) -> float:
         """Longer with each worker that died young."""

@@ -104,7 +104,8 @@ def test_the_first_hour(newcomer: Newcomer, empty_pg_url: str) -> None:
     newcomer.types(f"kill -9 {worker}")
     eventually(lambda: pod.says("killed by SIGKILL"))
     crash = next(line for line in said(pod) if "killed by SIGKILL" in line)
-    assert crash.startswith(f"master  worker default/0 ({worker}) killed by SIGKILL; ")
+    pattern = rf"master  worker default/0 \({worker}\) killed by SIGKILL; \d jobs? released; worker started in \d+ ms"
+    assert re.fullmatch(pattern, crash), crash
     assert newcomer.types("forge enqueue tasks.add 1 1 --wait") == "2"
 
     table = newcomer.types("forge top --interval 0.1")

@@ -1,4 +1,4 @@
-"""A master among others: its pid file, what systemd hears of it, and its log."""
+"""A master among others: its pid file, what systemd hears of it, its log, and --reload."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def logging_to(project: Project, **settings: str) -> None:
 def test_the_log_is_text_for_people(project: Project) -> None:
     pod = project.start()
     assert pod.stop() == 0
-    assert all(re.match(r"\d\d:\d\d:\d\d master  \S", line) for line in pod.lines), pod.lines
+    assert all(re.match(r"\d\d:\d\d:\d\d \S+  \S", line) for line in pod.lines), pod.lines
 
 
 def test_the_log_is_json_for_machines_and_a_crash_is_a_warning(project: Project) -> None:
@@ -215,8 +215,7 @@ def test_the_log_is_json_for_machines_and_a_crash_is_a_warning(project: Project)
     project.enqueue("die_once", 1)
     eventually(lambda: pod.says("killed by SIGKILL"))
     assert pod.stop() == 0
-    lines = [orjson.loads(line) for line in pod.lines]
-    assert {line["logger"] for line in lines} == {"forge.master"}
+    lines = [line for line in map(orjson.loads, pod.lines) if line["logger"] == "forge.master"]
     (crash,) = [line for line in lines if "killed by SIGKILL" in line["message"]]
     assert (crash["level"], crash["who"]) == ("warning", "master")
     assert {line["level"] for line in lines if line is not crash} == {"info"}
@@ -245,3 +244,32 @@ def test_a_log_file_that_cannot_be_written_is_one_line(project: Project) -> None
     assert ran.returncode == ExitCode.CONFIG
     assert ran.stderr.startswith("error: cannot write the log file")
     assert ran.stderr.count("\n") == 1
+
+
+# -- development
+
+
+def test_with_reload_a_change_is_taken_in_and_a_broken_one_is_not(project: Project) -> None:
+    source = project.folder / "tasks.py"
+    text = source.read_text()
+    pod = project.start("--reload")
+    eventually(lambda: pod.says("watching "))
+    assert project.app.enqueue("tasks.add", {"args": [1, 2], "kwargs": {}}, keep_result=True).result(timeout=20) == 3
+
+    source.write_text(text.replace("return a + b", "return a * b"))
+    eventually(lambda: pod.says("tasks.py changed; reloading"))
+    eventually(lambda: pod.says("workers replaced"))
+    assert project.app.enqueue("tasks.add", {"args": [3, 4], "kwargs": {}}, keep_result=True).result(timeout=20) == 12
+
+    source.write_text("def broken(:\n")
+    eventually(lambda: pod.says("not reloaded: cannot import tasks: SyntaxError"))
+    (said,) = [line for line in pod.lines if "not reloaded" in line]
+    assert "(tasks.py:1)" in said
+    assert project.app.enqueue("tasks.add", {"args": [3, 5], "kwargs": {}}, keep_result=True).result(timeout=20) == 15
+
+    (project.folder / "notes.txt").write_text("nobody imports this")
+    source.write_text(text)
+    eventually(lambda: sum("workers replaced" in line for line in pod.lines) == 2)
+    assert not pod.says("notes.txt")
+    assert pod.stop() == 0
+    assert not any("Traceback" in line for line in pod.lines)

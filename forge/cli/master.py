@@ -23,7 +23,7 @@ from forge.master.presence import prepare
 from forge.master.rolling import new_nursery
 from forge.master.supervisor import Master
 from forge.master.telling import log
-from forge.storage import open_storage
+from forge.storage import Storage, open_storage
 
 __all__ = ["main"]
 
@@ -75,7 +75,7 @@ def _serve(cli: Cli, nursery: Nursery, notifier: Notifier) -> int:
     for the rest, one that listens, one that beats."""
     config = cli.config
     cli.storage().close()
-    work, heart = (cli.closing(open_storage(config.database, schema=config.schema, pool_size=1)) for _ in range(2))
+    work, heart = (cli.closing(_open(config)) for _ in range(2))
     prepare(work, config.declared_queues())
     path = Path(cli.args.config) if cli.args.config else config.path
     return Master(
@@ -87,6 +87,17 @@ def _serve(cli: Cli, nursery: Nursery, notifier: Notifier) -> int:
         reopen_logs=logs.reopen,
         notifier=notifier,
     ).run()
+
+
+def _open(config: Config) -> Storage:
+    """A storage of one connection for each of its purposes."""
+    return open_storage(
+        config.database,
+        schema=config.schema,
+        pool_size=1,
+        listen_url=config.listen_database,
+        listen=config.listen,
+    )
 
 
 def _parser() -> Parser:

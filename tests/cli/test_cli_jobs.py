@@ -256,6 +256,17 @@ def test_a_running_job_is_told_and_not_retried(forge: Shell, url: str) -> None:
         assert "told to stop, delete it again" in forge.ok("delete", handle.id, "--database", url)
 
 
+def test_a_running_job_is_shown_with_how_far_it_is(forge: Shell, url: str) -> None:
+    with Forge(url) as app:
+        handle = app.enqueue("k", {})
+        who = app.storage.register("p", ["default"], "h", 1)
+        (claim,) = app.storage.claim(who, "default", 1)
+        app.storage.progress([(claim.id, claim.token, 37.5, "page 3 of 8")])
+        assert ", 37.5 % done (page 3 of 8)\n" in forge.ok("show", handle.id, "--database", url)
+        document = forge("show", handle.id, "--database", url, "-o", "json").json
+        assert (document["progress"]["percent"], document["progress"]["message"]) == (37.5, "page 3 of 8")
+
+
 def test_a_job_whose_key_is_taken_is_not_retried(forge: Shell, sqlite_url: str) -> None:
     with Forge(sqlite_url) as app:
         first = app.enqueue("k", {}, dedupe_key="key")

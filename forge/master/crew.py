@@ -216,11 +216,12 @@ class Crew:
         if slot in self._owed:
             self._tell_death(slot, "worker started and died")
         young = not slot.ready or now - slot.started_at < YOUNG
-        self._kill_group(pid)  # what its handlers started
+        if slot.nursery.gone:
+            self._kill_group(pid)  # what its handlers started; else the zygote has seen to that
         left = slot.close()
         if slot.draining and not left:
             if slot.leaving is not None and not self.stopping:
-                log(f"worker {slot.label} replaced: {slot.leaving}")
+                log(f"worker {slot.label} replaced after {slot.leaving}")
             lane.forget_retired()
             return
         why = slot.killed_for or f"worker {slot.label} ({pid}) {how_it_ended(status)}"

@@ -103,7 +103,8 @@ def test_two_hundred_dead_workers_leave_no_zombie_and_no_descriptor_behind(proje
         eventually(lambda: len(pod.children()) == 21)
     job = project.enqueue("add", 2, 3)
     assert job.result(timeout=30) == 5
-    eventually(lambda: (descriptors(pod.process.pid), descriptors(parent)) == before)
+    # A connection or two may have been opened meanwhile; a descriptor for each of the dead would be 200.
+    eventually(lambda: descriptors(pod.process.pid) <= before[0] + 6 and descriptors(parent) == before[1])
     assert zygote(pod) == parent
 
 

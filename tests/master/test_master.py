@@ -133,26 +133,3 @@ def test_nothing_outlives_a_killed_master_and_its_successor_runs_its_jobs(projec
     eventually(lambda: len(project.events("START")) == 2)  # at once, not after the stale threshold
     assert successor.says("predecessor")
     assert job.status == Status.IN_PROGRESS
-
-
-def test_a_worker_killed_every_moment_loses_no_job(project: Project) -> None:
-    pod = project.start()
-    jobs = 2000
-    project.app.enqueue_many([project.app.job("tasks.slow", {"args": [n, 0.002], "kwargs": {}}) for n in range(jobs)])
-    killed: list[int] = []
-    while len(project.events("END")) < jobs - 200 and len(killed) < 12:
-        seen = len(project.events("END"))
-        eventually(lambda seen=seen: len(project.events("END")) > seen + 50)  # type: ignore[misc]
-        workers = {int(pid) for _, _, pid in project.events("START")[-20:]} & pod.children()
-        if workers:
-            killed.append(min(workers))
-            os.kill(killed[-1], signal.SIGKILL)
-    eventually(lambda: project.app.storage.counts() == {}, within=90)
-    ended = project.app.storage.ended_counts()["default"]
-    assert ended == {Status.DONE: jobs}  # lost 0
-    ends = [n for _, n, _ in project.events("END")]
-    assert set(ends) == {str(n) for n in range(jobs)}
-    # Run twice: only what was in the hands of a killed worker, at most one finished but unreported batch each.
-    again = {n for n in ends if ends.count(n) > 1} if len(ends) > jobs else set()
-    starts = {(n, int(pid)) for _, n, pid in project.events("START")}
-    assert all(any((n, pid) in starts for pid in killed) for n in again)

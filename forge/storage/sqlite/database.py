@@ -170,44 +170,62 @@ class Handle:
     @contextlib.contextmanager
     def use(self, *, create: bool = False) -> Iterator[Connection]:
         """The connection, this thread's alone; the library's errors come out as forge's."""
+        conn = self.take(create)
+        try:
+            yield conn
+        except ERRORS as e:
+            raise self._db.explain(e) from e
+        finally:
+            self.give_back()
+
+    def take(self, create: bool = False) -> Connection:
+        """The connection, this thread's alone until `give_back`."""
         if self._pid != os.getpid() and self._conn is not None:
             self.after_fork_in_child()  # the fork ran no hooks
-        with self._lock:
-            self._user = threading.get_ident()
+        self._lock.acquire()
+        self._user = threading.get_ident()
+        if self._conn is None:
             try:
-                if self._conn is None:
-                    self._db.use_driver(self._db.driver)
-                    self.opened_by = self._db.driver
-                    self._conn, self._pid = self._db.open(create=create), os.getpid()
-                    self._durable = True
-                yield self._conn
-            except ERRORS as e:
-                raise self._db.explain(e) from e
-            finally:
-                self._user = 0
+                self._db.use_driver(self._db.driver)
+                self.opened_by = self._db.driver
+                self._conn, self._pid = self._db.open(create=create), os.getpid()
+                self._durable = True
+            except BaseException:
+                self.give_back()
+                raise
+        return self._conn
 
-    @contextlib.contextmanager
+    def give_back(self) -> None:
+        """Let another thread have it."""
+        self._user = 0
+        self._lock.release()
+
     def writing(
         self, *, create: bool = False, durable: bool = True, clock: Callable[[], int] = int
-    ) -> Iterator[tuple[Connection, int]]:
+    ) -> contextlib.AbstractContextManager[tuple[Connection, int]]:
         """A write transaction: has the file's write lock from the start, and either all of it happens or nothing. With
         it comes its time, read once the lock is held: so times have the order of the transactions.
 
         One that is not durable does not wait for the disk: a power failure may undo it, unless a durable one of anybody
         has followed, for the log is synced as a whole.
         """
-        with self.use(create=create) as conn:
-            if durable != self._durable:  # cannot be changed inside of a transaction
-                conn.rows(f"pragma synchronous = {'full' if durable else 'normal'}")
-                self._durable = durable
-            try:
-                self._db.patiently(lambda: conn.rows("begin immediate"))
-                yield conn, clock()
-                conn.rows("commit")
-            except BaseException:
-                if conn.in_transaction():  # a full disk, for one, has rolled back already
-                    conn.rows("rollback")
+        return _Writing(self, create, durable, clock)
+
+    def begin(self, conn: Connection, durable: bool) -> None:
+        """Start a transaction that writes."""
+        if durable != self._durable:  # cannot be changed inside of one
+            conn.rows(f"pragma synchronous = {'full' if durable else 'normal'}")
+            self._durable = durable
+        try:
+            conn.rows("begin immediate")
+        except ERRORS as e:
+            if code_of(e) != _BUSY:
                 raise
+            self._db.patiently(lambda: conn.rows("begin immediate"))
+
+    def explain(self, e: Exception) -> ForgeError:
+        """The error for people."""
+        return self._db.explain(e)
 
     def read(self, work: Callable[[Connection], T]) -> T:
         """Do several reads of one state."""
@@ -251,6 +269,42 @@ class Handle:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._conn))
             self._conn = None
             _inherited.add(self.path)
+
+
+class _Writing(contextlib.AbstractContextManager[tuple[Connection, int]]):
+    """One write transaction. Not a generator: two of those around each other took 15 µs of a claim and its end."""
+
+    __slots__ = ("_clock", "_conn", "_create", "_durable", "_handle")
+
+    def __init__(self, handle: Handle, create: bool, durable: bool, clock: Callable[[], int]) -> None:
+        self._handle, self._create, self._durable, self._clock = handle, create, durable, clock
+        self._conn: Connection
+
+    def __enter__(self) -> tuple[Connection, int]:
+        self._conn = self._handle.take(self._create)
+        try:
+            self._handle.begin(self._conn, self._durable)
+        except BaseException as e:
+            self._handle.give_back()
+            if isinstance(e, ERRORS):
+                raise self._handle.explain(e) from e
+            raise
+        return self._conn, self._clock()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        try:
+            try:
+                if kind is None:
+                    self._conn.rows("commit")
+            finally:
+                if self._conn.in_transaction():  # a full disk, for one, has rolled back already
+                    self._conn.rows("rollback")
+        except ERRORS as e:
+            raise self._handle.explain(e) from e
+        finally:
+            self._handle.give_back()
+        if isinstance(error, ERRORS):
+            raise self._handle.explain(error) from error
 
 
 # What a fork does to SQLite. A connection must not be used in a child, nor even closed there: closing rolls back and

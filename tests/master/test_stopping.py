@@ -1,4 +1,4 @@
-"""Jobs that must stop, in workers with one job or many: asked, interrupted, killed. And jobs that wait behind others."""
+"""Jobs that must stop, in workers with one job or many: asked, interrupted, killed. And jobs that wait behind some."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from forge.job import Status
 
 from .conftest import TASKS, Project, alive, eventually
 
-MORE = '''
+MORE = """
 import asyncio
 
 
@@ -62,7 +62,7 @@ async def stubborn(ctx, payload):
             await asyncio.sleep(600)
         except asyncio.CancelledError:
             note("HEARD", "stubborn")
-'''
+"""
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from forge import config
 from forge.cli import db, doctor, enqueue, jobs, modules, project, queues, settings
+from forge.cli import top as live
 from forge.cli.common import Cli, Parser
 from forge.errors import ExitCode, ForgeError
 
@@ -95,6 +96,7 @@ def build() -> Parser:
     for name in ("cancel", "retry", "requeue", "delete"):
         add(top, name, getattr(jobs, name)).add_argument("id", metavar="ID", nargs="+")
     add(top, "queues", queues.queues)
+    live.add_options(add(top, "top", live.top))
     queue = group("queue", "Change one queue's settings.")
     change = add(queue, "set", queues.set_queue)
     change.add_argument("name", metavar="NAME")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from typing import Any
 
 import orjson
@@ -11,6 +12,7 @@ from forge.app import Forge, JobHandle
 from forge.cli.common import Cli, same_database
 from forge.config import mask
 from forge.errors import ExitCode, UsageError
+from forge.job import ACTIVE
 from forge.worker.modules import Found, known_tasks
 
 __all__ = ["enqueue"]
@@ -108,12 +110,21 @@ def _options(args: argparse.Namespace) -> Any:
 
 
 def _wait(cli: Cli, handle: JobHandle[Any]) -> int:
+    _say_if_nobody_serves(cli, handle)
     result = handle.result(timeout=cli.args.timeout)
     if cli.json:
         cli.document({"id": handle.id, "result": result})
     else:
         cli.print(orjson.dumps(result).decode() if not isinstance(result, str) else result)
     return ExitCode.OK
+
+
+def _say_if_nobody_serves(cli: Cli, handle: JobHandle[Any]) -> None:
+    """Who waits should know that it may be for ever."""
+    job = handle.job()
+    if job.status in ACTIVE and not any(job.queue in pod.queues for pod in cli.storage().pods()):
+        start = f"forge-master -c {os.path.relpath(cli.config.path)}" if cli.config.path else "forge-master"
+        cli.note(f"waiting, but nobody serves the queue {job.queue}; in another terminal: {start}")
 
 
 def add_options(sub: argparse.ArgumentParser) -> None:

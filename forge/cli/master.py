@@ -13,7 +13,7 @@ from forge import config as settings
 from forge.cli import report
 from forge.cli.common import Cli, Parser, counted, sqlite_file
 from forge.cli.project import native
-from forge.cli.reloading import Watcher, require_watchfiles
+from forge.cli.reloading import Watcher, prepare_to_reload
 from forge.cli.starting import check_programs, programs, take_pid_file
 from forge.config import Config
 from forge.errors import ExitCode
@@ -23,7 +23,7 @@ from forge.master.presence import prepare
 from forge.master.rolling import new_nursery
 from forge.master.supervisor import Master
 from forge.master.telling import log
-from forge.storage import open_storage
+from forge.storage import Storage, open_storage
 
 __all__ = ["main"]
 
@@ -38,7 +38,7 @@ def _run(words: list[str]) -> int:
     with Cli(_parser().parse_args(words)) as cli:
         notifier = cli.closing(Notifier())
         if cli.args.reload:
-            require_watchfiles()
+            prepare_to_reload()
         logs.setup(cli.config.logging, "master")
         shown = os.path.relpath(cli.config.path) if cli.config.path else "(none)"
         log(f"forge {__version__} ({native()})  pid {os.getpid()}  config {shown}")
@@ -80,7 +80,7 @@ def _serve(cli: Cli, nursery: Nursery, notifier: Notifier, hidden: Mapping[str, 
     for the rest, one that listens, one that beats."""
     config = cli.config
     cli.storage().close()
-    work, heart = (cli.closing(open_storage(config.database, schema=config.schema, pool_size=1)) for _ in range(2))
+    work, heart = (cli.closing(_open(config)) for _ in range(2))
     prepare(work, config.declared_queues())
     path = Path(cli.args.config) if cli.args.config else config.path
     return Master(
@@ -93,6 +93,17 @@ def _serve(cli: Cli, nursery: Nursery, notifier: Notifier, hidden: Mapping[str, 
         notifier=notifier,
         hidden=hidden,
     ).run()
+
+
+def _open(config: Config) -> Storage:
+    """A storage of one connection for each of its purposes."""
+    return open_storage(
+        config.database,
+        schema=config.schema,
+        pool_size=1,
+        listen_url=config.listen_database,
+        listen=config.listen,
+    )
 
 
 def _parser() -> Parser:

@@ -5,6 +5,7 @@ What a reload is, and that one which fails leaves the old code running, is the m
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import threading
@@ -14,17 +15,19 @@ from pathlib import Path
 from forge.config import Config
 from forge.errors import UsageError
 
-__all__ = ["Watcher", "require_watchfiles"]
+__all__ = ["Watcher", "prepare_to_reload"]
 
 DEBOUNCE = 200  # ms: an editor or a checkout writes many files in one go
 
 
-def require_watchfiles() -> None:
-    """`UsageError` where it is not installed."""
+def prepare_to_reload() -> None:
+    """Before the first zygote starts. `UsageError` where watchfiles is not installed."""
     try:
         import watchfiles  # noqa: F401
     except ImportError:
         raise UsageError("--reload needs watchfiles; run: pip install 'forge-jobs[reload]'") from None
+    # Bytecode is told apart by seconds and size; two edits in one second would look alike.
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 
 
 class Watcher:
@@ -32,6 +35,8 @@ class Watcher:
 
     def __init__(self, config: Config, say: Callable[[str], None]) -> None:
         self._folder, self._settings, self._say = config.folder.absolute(), config.path, say
+        # It tells of each change at level info; so does this, in its own words.
+        logging.getLogger("watchfiles").setLevel(logging.WARNING)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="reload", daemon=True)
         self._thread.start()

@@ -219,6 +219,12 @@ class Config(Section):
     poll_interval: float = setting(
         1.0, "how often queues are looked at when no wake-up comes", low=0.01, high=3600, unit="seconds"
     )
+    listen_database: str | None = setting(
+        None,
+        "the same database past a pooler, for wake-ups alone; see [PgBouncer](storage.md#pgbouncer)",
+        check=lambda url: "text without NUL characters" if "\0" in url else None,
+    )
+    listen: bool = setting(True, "whether the pod is woken up; else it only polls")
     max_crashes: int = setting(3, "workers a job may take down before it is dead", low=1, high=1000)
     unknown_kind_ttl: float = setting(
         DAY * 1.0, "how long a job waits for a handler of its kind before it is dead", low=0, high=36_500 * DAY,

@@ -17,11 +17,13 @@ from forge.master.lanes import Lane
 from forge.master.nursery import Nursery, how_it_ended
 from forge.master.rolling import Nurseries
 from forge.master.slots import Held, Slot
-from forge.master.stopping import timed_out
-from forge.master.telling import counted, log
+from forge.master.stopping import overdue, press, timed_out
+from forge.master.telling import counted, log, stacks
+from forge.protocol import order_line
 
 __all__ = ["Crew"]
 
+LOOK_EVERY = 0.2  # seconds between looks at how long jobs have run
 EXIT_KNOWN_WITHIN = 0.25  # seconds for the zygote to say how a worker ended
 READY_WITHIN = 30.0  # seconds for a worker to say hello
 YOUNG = 1.0  # a worker that dies younger than this makes its slot wait before the next
@@ -50,6 +52,7 @@ class Crew:
         self._exits: dict[Slot, int] = {}  # how workers ended; told by the zygote
         self._respawn_at: dict[Slot, float] = {}
         self._deaths: dict[Slot, int] = {}
+        self._owed: dict[Slot, str] = {}  # deaths to be told of together with the start of the next worker
         self._rolling = False
 
     def slots(self) -> Iterator[Slot]:
@@ -63,6 +66,8 @@ class Crew:
         """What time brings: the dead are buried, slots are filled, workers of old code are replaced."""
         self._bury(now)
         if self.stopping:
+            for slot in list(self._owed):
+                self._tell_death(slot, "stopping")
             return
         for slot in self.slots():
             if slot.channel is None:
@@ -89,7 +94,15 @@ class Crew:
         self._respawn_at.pop(slot, None)
         channel = nursery.fork(slot.label)
         slot.open(channel, nursery)
-        self._selector.register(channel, selectors.EVENT_READ, lambda: self.hear(slot))
+        self._selector.register(channel, selectors.EVENT_READ, lambda: self._on_channel(slot))
+
+    def _on_channel(self, slot: Slot) -> None:
+        self.hear(slot)
+        if slot.ready and slot in self._owed:
+            self._tell_death(slot, f"worker started in {1000 * (time.monotonic() - slot.started_at):.0f} ms")
+
+    def _tell_death(self, slot: Slot, then: str) -> None:
+        log(f"{self._owed.pop(slot)}; {then}", level=logging.WARNING)
 
     def watch_writes(self, slot: Slot) -> None:
         """Send what waits; be told when a worker that was too slow to read takes more."""
@@ -117,6 +130,33 @@ class Crew:
     def roll(self) -> None:
         """A new zygote has taken over."""
         self._rolling = True
+
+    # -- orders ------------------------------------------------------------------------------------------------
+
+    def scale(self, by: int) -> None:
+        """One worker more or less in every lane that has any, and never less than one."""
+        for lane in self._lanes.values():
+            if lane.size and not lane.closing:
+                lane.resize(max(1, lane.size + by))
+        log(", ".join(f"{lane.queue}: {counted(lane.size, 'worker')}" for lane in self._lanes.values()))
+
+    def tell_stacks(self) -> None:
+        """Have every process write where it stands to the log, this one first."""
+        for paragraph in stacks():
+            log(paragraph)
+        for nursery in self.nurseries.all():
+            nursery.tell("stacks")
+        for slot in self.slots():
+            slot.say(order_line("stacks"))
+
+    def enforce(self, slot: Slot, now: float, grace: float) -> float:
+        """Jobs that must stop do. The answer is when to look again."""
+        if slot.killed_for is None:
+            overdue(slot, now)
+            stop = press(slot, now, grace)
+            if stop is not None:
+                self.kill(slot, stop.why, blameless=True)
+        return min([now + LOOK_EVERY, *(max(stop.next_at, now + 0.01) for stop in slot.stops.values())])
 
     # -- death -------------------------------------------------------------------------------------------------
 
@@ -173,12 +213,15 @@ class Crew:
         """Its running jobs are released, and counted against them; the others it had are as good as new."""
         assert slot.nursery is not None
         lane, pid = self._lanes[slot.queue], slot.pid
+        if slot in self._owed:
+            self._tell_death(slot, "worker started and died")
         young = not slot.ready or now - slot.started_at < YOUNG
-        self._kill_group(pid)  # what its handlers started
+        if slot.nursery.gone:
+            self._kill_group(pid)  # what its handlers started; else the zygote has seen to that
         left = slot.close()
         if slot.draining and not left:
             if slot.leaving is not None and not self.stopping:
-                log(f"worker {slot.label} replaced: {slot.leaving}")
+                log(f"worker {slot.label} replaced after {slot.leaving}")
             lane.forget_retired()
             return
         why = slot.killed_for or f"worker {slot.label} ({pid}) {how_it_ended(status)}"
@@ -192,9 +235,10 @@ class Crew:
             return
         pause = 0.0 if slot.nursery.gone else self._pause(slot, young)
         self._respawn_at[slot] = now + pause
-        again = f"worker starts {f'in {pause:.1f} s' if pause else 'again'}"
         if left or not slot.nursery.gone:
-            log(f"{why}; {counted(len(left), 'job')} released; {again}", level=logging.WARNING)
+            self._owed[slot] = f"{why}; {counted(len(left), 'job')} released"
+            if pause or slot.nursery.gone:
+                self._tell_death(slot, f"worker starts {f'in {pause:.1f} s' if pause else 'again'}")
 
     def _pause(self, slot: Slot, young: bool) -> float:
         """Longer with each worker that died young."""

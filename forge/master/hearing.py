@@ -76,5 +76,5 @@ class Hearing:
         elif message.get("say") == "progress":
             self._desk.progress(slot, message)
         elif message.get("say") == "leaving":
-            slot.leaving = str(message.get("why") or "it asked for it")
+            slot.leaving = str(message.get("why") or "its own request")
             slot.drain()

@@ -5,14 +5,14 @@ from __future__ import annotations
 import random
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, MutableMapping, Sequence
 
-from forge.config import QueueConfig
+from forge.config import Config, QueueConfig
 from forge.job import Claim
 from forge.master.slots import Slot
 from forge.storage.contract import LowWater
 
-__all__ = ["Lane"]
+__all__ = ["Lane", "arrange"]
 
 # A worker is given this many seconds of work ahead, so that it need not wait for the master between short jobs; longer
 # jobs are given one at a time, so that none waits behind another while a third worker is idle.
@@ -23,6 +23,10 @@ RECALL_AFTER = 0.05  # seconds that jobs sent ahead wait for the one that runs, 
 # Seconds after a worker's death in which none is sent ahead. Workers answer for short jobs in batches: of several in
 # hand it cannot be told which one killed it, of one it can.
 CAREFUL = 10.0
+# A queue is claimed from when something says that there are jobs: a wake-up, or the look at all queues that is made
+# every poll_interval. A claim that nothing asks for is made this often, and all of them together once in two seconds
+# at most: with many queues, idle ones would be most of what the database does.
+CLAIM_ANYWAY = 10.0
 
 
 class Lane:
@@ -191,3 +195,21 @@ class Lane:
     def sent_ahead(self) -> bool:
         """Whether jobs wait in workers behind others."""
         return any(slot.capacity == 1 and len(slot.in_hand) > 1 and not slot.recalled for slot in self.slots)
+
+
+def arrange(lanes: MutableMapping[str, Lane], config: Config) -> list[Lane]:
+    """Lanes as the settings have them: new queues appear. Answers those of queues not named any more, which drain."""
+    queues = config.declared_queues()
+    look_every = max(CLAIM_ANYWAY, config.poll_interval, 2.0 * len(queues))
+    for name, settings in queues.items():
+        if name not in lanes:
+            lanes[name] = Lane(name, settings, look_every)
+            continue
+        lane = lanes[name]
+        lane.settings, lane.look_every, lane.closing = settings, look_every, False
+        lane.resize(settings.max_workers)
+    left = [lane for name, lane in lanes.items() if name not in queues]
+    for lane in left:
+        lane.closing = True
+        lane.resize(0)
+    return left

@@ -101,10 +101,11 @@ class Presence:
     # -- on the beating thread and its own connection ----------------------------------------------------------
 
     def _beat(self) -> Beat:
-        began = time.monotonic()
-        if not self._heart.beat(self._beating_for):
+        began, who = time.monotonic(), self._beating_for
+        alive, cancels = self._heart.pulse(who) if self.holding else (self._heart.beat(who), [])
+        if not alive:
             self._beating_for = self._register(self._heart)
-        return Beat(began, self._beating_for, self._cancels() or [])
+        return Beat(began, self._beating_for, cancels)
 
     def _cancels(self) -> list[tuple[UUID, int]] | None:
         return self._heart.cancel_requests(self._beating_for) if self.holding else None

@@ -26,17 +26,16 @@ from forge.master.commands import Hidden
 from forge.master.couriers import Courier, Then
 from forge.master.crew import Crew
 from forge.master.hearing import Hearing
-from forge.master.lanes import Lane
+from forge.master.lanes import Lane, arrange
 from forge.master.notify import Notifier
 from forge.master.nursery import Nursery
 from forge.master.presence import Beat, Presence, prepare
 from forge.master.programs import Programs
 from forge.master.questions import Desk
 from forge.master.rolling import Nurseries
-from forge.master.slots import Slot
-from forge.master.telling import Sometimes, counted, log, stacks
+from forge.master.telling import Sometimes, counted, log
+from forge.master.wakes import Wakes
 from forge.master.writing import Writer
-from forge.protocol import order_line
 from forge.storage import Storage
 
 __all__ = ["Master", "log"]
@@ -44,10 +43,6 @@ __all__ = ["Master", "log"]
 TICK = 0.2  # seconds between looks at the clock while jobs run,
 TICK_AHEAD = 0.05  # while jobs wait in workers behind others,
 TICK_IDLE = 1.0  # and while there is nothing to do
-# A queue is claimed from when something says that there are jobs: a wake-up, or the look at all queues that is made
-# every poll_interval. A claim that nothing asks for is made this often, and all of them together not more than once a
-# second: with many queues, idle ones would be most of what the database does.
-CLAIM_ANYWAY = 5.0
 WRITE_WITHIN = 2.0  # seconds for the last results when the time to stop is over already
 
 SIGNALS = [signal.Signals[f"SIG{name}"] for name in ("TERM", "INT", "QUIT", "HUP", "TTIN", "TTOU", "USR1", "USR2")]
@@ -85,6 +80,7 @@ class Master:
         self._writer = Writer(storage, self._post, self.presence, self._due_again)
         self._budgets = Budgets(config.limits)
         self._desk = Desk(storage, self._clerk, self._budgets)
+        self._wakes = Wakes(storage, self._clerk)
         self.crew = Crew(self.lanes, self._selector, self._writer.end)
         self.nurseries = Nurseries(nursery, config, self._selector, self._heard, self._settled)
         self.crew.nurseries = self.nurseries
@@ -173,6 +169,7 @@ class Master:
         self.crew.tick(now)
         self.nurseries.tick(now)
         self._desk.tick(now)
+        self._wakes.tick(self.lanes.values(), self.presence.who.pod.id, now)
         self.presence.reap(self._clerk, now)
         at = [now + TICK_IDLE, self.crew.next_at(now)]
         for lane in list(self.lanes.values()):
@@ -181,7 +178,7 @@ class Master:
                 self._give_back(lane)  # nobody here can take them for a while
             if lane.closing and not lane.slots and not lane.claiming:
                 del self.lanes[lane.queue]
-            at += [self._enforce(slot, now) for slot in lane.slots if slot.in_hand]
+            at += [self.crew.enforce(slot, now, self.config.cancel_grace) for slot in lane.slots if slot.in_hand]
             if lane.sent_ahead:
                 at.append(now + TICK_AHEAD)
         if self.nurseries.unsettled:
@@ -191,15 +188,6 @@ class Master:
         self.presence.holding = in_lanes or self.programs.in_hand > 0
         self.presence.idle = [lane.queue for lane in lanes if lane.room and not lane.busy]
         self._tick_at = min(at)
-
-    def _enforce(self, slot: Slot, now: float) -> float:
-        """Jobs that must stop do. The answer is when to look again."""
-        if slot.killed_for is None:
-            stopping.overdue(slot, now)
-            stop = stopping.press(slot, now, self.config.cancel_grace)
-            if stop is not None:
-                self.crew.kill(slot, stop.why, blameless=True)
-        return min([now + TICK, *(max(stop.next_at, now + 0.01) for stop in slot.stops.values())])
 
     # -- news --------------------------------------------------------------------------------------------------
 
@@ -270,23 +258,10 @@ class Master:
     # -- settings ----------------------------------------------------------------------------------------------
 
     def _make_lanes(self) -> None:
-        """Lanes as the settings have them: new queues appear, those not named any more drain and go."""
         self._claimer.unknown_kind_ttl = self.config.unknown_kind_ttl
-        queues = self.config.declared_queues()
-        anyway = max(CLAIM_ANYWAY, self.config.poll_interval, float(len(queues)))
-        for name, settings in queues.items():
-            if name not in self.lanes:
-                self.lanes[name] = Lane(name, settings, anyway)
-                continue
-            lane = self.lanes[name]
-            lane.settings, lane.look_every, lane.closing = settings, anyway, False
-            lane.resize(settings.max_workers)
-        for name, lane in self.lanes.items():
-            if name not in queues:
-                lane.closing = True
-                lane.resize(0)
-                self._give_back(lane)
-                self.programs.give_back(name)
+        for lane in arrange(self.lanes, self.config):
+            self._give_back(lane)
+            self.programs.give_back(lane.queue)
 
     def _reload(self) -> None:
         """Read the settings again, and have a new zygote import the code again; the rest follows when it is ready."""
@@ -333,28 +308,13 @@ class Master:
             case signal.SIGHUP:
                 self._reload()
             case signal.SIGTTIN | signal.SIGTTOU:
-                self._scale(1 if number == signal.SIGTTIN else -1)
+                self.crew.scale(1 if number == signal.SIGTTIN else -1)
             case signal.SIGUSR1:
                 self._reopen_logs()
                 log("log reopened")
             case signal.SIGUSR2:
-                self._stacks()
+                self.crew.tell_stacks()
         self._tick_at = 0.0
-
-    def _scale(self, by: int) -> None:
-        """One worker more or less in every lane that has any, and never less than one."""
-        for lane in self.lanes.values():
-            if lane.size and not lane.closing:
-                lane.resize(max(1, lane.size + by))
-        log(", ".join(f"{lane.queue}: {counted(lane.size, 'worker')}" for lane in self.lanes.values()))
-
-    def _stacks(self) -> None:
-        for paragraph in stacks():
-            log(paragraph)
-        for nursery in self.nurseries.all():
-            nursery.tell("stacks")
-        for slot in self.crew.slots():
-            slot.say(order_line("stacks"))
 
     def _stop(self, number: int) -> None:
         again = self._stop_by is not None
@@ -396,10 +356,11 @@ class Master:
         """Say good-bye to the database."""
         unwritten = self._writer.unwritten
         if unwritten:
-            log(f"stopped; {counted(unwritten, 'result')} could not be written: their jobs will run again",
-                level=logging.ERROR)  # fmt: skip
+            lost = f"{counted(unwritten, 'result')} could not be written: their jobs will run again"
+            log(f"stopped; {lost}", level=logging.ERROR)
             return ExitCode.DATABASE
         try:
+            self._wakes.restore()
             back = self.storage.deregister(self.presence.who)
         except DatabaseError as e:
             log(f"stopped, without leaving properly: {e}", level=logging.ERROR)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -77,15 +78,18 @@ class Shell:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty current directory. Variables, the import path and modules are as before afterwards."""
+    """An empty current directory. Variables, the import path, modules and the log are as before afterwards."""
     for name in ("FORGE_DATABASE_URL", "DATABASE_URL", "FORGE_SCHEMA", "FORGE_CONFIG", "FORGE_QUEUES"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
     variables, path, modules = dict(os.environ), list(sys.path), set(sys.modules)
+    handlers, level = list(logging.root.handlers), logging.root.level
     yield tmp_path
     os.environ.clear()
     os.environ.update(variables)
     sys.path[:] = path
+    logging.root.handlers[:] = handlers
+    logging.root.setLevel(level)
     for name in set(sys.modules) - modules:
         if str(tmp_path) in (getattr(sys.modules[name], "__file__", None) or ""):
             del sys.modules[name]

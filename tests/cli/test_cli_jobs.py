@@ -128,13 +128,17 @@ def test_wait_prints_the_result_and_nothing_else(forge: Shell, project: Path, mo
 
     real = JobHandle.result
     monkeypatch.setattr(JobHandle, "result", result)
-    assert forge.ok("enqueue", "tasks.add", 2, 3, "--wait") == "5\n"
+    ran = forge("enqueue", "tasks.add", 2, 3, "--wait")
+    assert (ran.code, ran.out) == (0, "5\n")
     assert forge("enqueue", "tasks.add", 2, 3, "--wait", "-o", "json").json["result"] == 5
 
 
 def test_waiting_in_vain_says_so(forge: Shell, project: Path) -> None:
-    said = forge.fails(ExitCode.INTERNAL, "enqueue", "tasks.add", 1, "--wait", "--timeout", "0")
-    assert said.endswith("(tasks.add) is still pending after 0 s")
+    ran = forge("enqueue", "tasks.add", 1, "--wait", "--timeout", "0")
+    assert (ran.code, ran.out) == (ExitCode.INTERNAL, "")
+    note, error = ran.err.splitlines()
+    assert note.endswith("nobody serves the queue default; in another terminal: forge-master -c forge.toml")
+    assert error.endswith("(tasks.add) is still pending after 0 s")
 
 
 def test_an_app_bound_to_another_database_in_code_is_refused(forge: Shell, project: Path) -> None:
@@ -250,6 +254,17 @@ def test_a_running_job_is_told_and_not_retried(forge: Shell, url: str) -> None:
         assert forge.ok("show", handle.id, "--database", url).startswith("k  in_progress, attempt 1 of 5, for 0")
         assert "cancel requested" in forge.ok("show", handle.id, "--database", url)
         assert "told to stop, delete it again" in forge.ok("delete", handle.id, "--database", url)
+
+
+def test_a_running_job_is_shown_with_how_far_it_is(forge: Shell, url: str) -> None:
+    with Forge(url) as app:
+        handle = app.enqueue("k", {})
+        who = app.storage.register("p", ["default"], "h", 1)
+        (claim,) = app.storage.claim(who, "default", 1)
+        app.storage.progress([(claim.id, claim.token, 37.5, "page 3 of 8")])
+        assert ", 37.5 % done (page 3 of 8)\n" in forge.ok("show", handle.id, "--database", url)
+        document = forge("show", handle.id, "--database", url, "-o", "json").json
+        assert (document["progress"]["percent"], document["progress"]["message"]) == (37.5, "page 3 of 8")
 
 
 def test_a_job_whose_key_is_taken_is_not_retried(forge: Shell, sqlite_url: str) -> None:

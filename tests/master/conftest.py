@@ -96,6 +96,25 @@ def raw(ctx, payload):
 
 
 @app.task
+def wait_for(name: str) -> str:
+    note("START", name, os.getpid())
+    while not os.path.exists(os.path.join(os.path.dirname(LEDGER), name)):
+        time.sleep(0.01)
+    note("END", name, os.getpid())
+    return "went"
+
+
+@app.task
+def orphan() -> None:
+    pid = os.fork()
+    if pid == 0:
+        time.sleep(600)
+        os._exit(0)
+    note("GRANDCHILD", pid)
+    os._exit(7)
+
+
+@app.task
 def grandchild() -> None:
     pid = os.fork()
     if pid == 0:
@@ -185,14 +204,20 @@ class Project:
         self.app = Forge(url)
 
     def configure(self, workers: int) -> None:
-        (self.folder / "forge.toml").write_text(
-            f'modules = ["tasks"]\ncancel_grace = 0.2\n\n[queues.default]\nmax_workers = {workers}\n'
-        )
+        self.settings(f"[queues.default]\nmax_workers = {workers}\n")
 
-    def start(self, *words: str) -> Pod:
+    def settings(self, text: str) -> None:
+        """forge.toml, with these below what every project here has."""
+        (self.folder / "forge.toml").write_text(f'modules = ["tasks"]\ncancel_grace = 0.2\n{text}')
+
+    def launch(self, *words: str) -> Pod:
+        """One that is not waited for."""
         pod = Pod(self.folder, self.env, *words)
         self.pods.append(pod)
-        return pod.ready()
+        return pod
+
+    def start(self, *words: str) -> Pod:
+        return self.launch(*words).ready()
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
         """One that must end by itself."""
@@ -215,9 +240,9 @@ class Project:
         return self.app.enqueue(f"tasks.{task}", payload, keep_result=True, **options)  # type: ignore[arg-type]
 
 
-@pytest.fixture
-def project(tmp_path: Path, url: str) -> Iterator[Project]:
-    made = Project(tmp_path, url)
+def making(folder: Path, url: str) -> Iterator[Project]:
+    """A project, cleaned up afterwards: what fixtures are made of."""
+    made = Project(folder, url)
     yield made
     made.app.close()
     for pod in made.pods:
@@ -227,3 +252,15 @@ def project(tmp_path: Path, url: str) -> Iterator[Project]:
         if pod.process.stderr is not None:
             pod._reader.join(10)
             pod.process.stderr.close()
+
+
+@pytest.fixture
+def project(tmp_path: Path, url: str) -> Iterator[Project]:
+    """On each database in turn."""
+    yield from making(tmp_path, url)
+
+
+@pytest.fixture
+def project_on_postgres(tmp_path: Path, pg_url: str) -> Iterator[Project]:
+    """Where the other one has no such thing."""
+    yield from making(tmp_path, pg_url)

@@ -1,13 +1,15 @@
-"""A master among others: its pid file, what systemd hears of it, and its log."""
+"""A master among others: its pid file, what systemd hears of it, its log, and --reload."""
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+import orjson
 import pytest
 
 from forge.errors import ConfigError, ExitCode, LockedError
@@ -190,3 +192,84 @@ def test_systemd_hears_of_a_masters_life(project: Project, systemd: Systemd) -> 
     pod.process.send_signal(signal.SIGQUIT)
     systemd.hears("STOPPING=1")
     assert pod.process.wait(60) == 0
+
+
+# -- the log
+
+
+def logging_to(project: Project, **settings: str) -> None:
+    """Add the table to forge.toml."""
+    with (project.folder / "forge.toml").open("a") as toml:
+        toml.write("\n[logging]\n" + "".join(f'{key} = "{value}"\n' for key, value in settings.items()))
+
+
+def test_the_log_is_text_for_people(project: Project) -> None:
+    pod = project.start()
+    assert pod.stop() == 0
+    assert all(re.match(r"\d\d:\d\d:\d\d \S+  \S", line) for line in pod.lines), pod.lines
+
+
+def test_the_log_is_json_for_machines_and_a_crash_is_a_warning(project: Project) -> None:
+    logging_to(project, format="json")
+    pod = project.start()
+    project.enqueue("die_once", 1)
+    eventually(lambda: pod.says("killed by SIGKILL"))
+    assert pod.stop() == 0
+    lines = [line for line in map(orjson.loads, pod.lines) if line["logger"] == "forge.master"]
+    (crash,) = [line for line in lines if "killed by SIGKILL" in line["message"]]
+    assert (crash["level"], crash["who"]) == ("warning", "master")
+    assert {line["level"] for line in lines if line is not crash} == {"info"}
+
+
+def test_the_log_has_a_level_and_a_file_that_usr1_reopens(project: Project) -> None:
+    logging_to(project, file="forge.log", level="warning")
+    file, moved = project.folder / "forge.log", project.folder / "forge.log.1"
+    pod = project.launch()
+    eventually(lambda: len(project.app.storage.pods()) == 1)
+    project.enqueue("die_once", 1)
+    eventually(lambda: "killed by SIGKILL" in file.read_text())
+    file.rename(moved)
+    pod.process.send_signal(signal.SIGUSR1)
+    eventually(file.exists)
+    project.enqueue("die_once", 2)
+    eventually(lambda: "killed by SIGKILL" in file.read_text())
+    assert pod.stop() == 0
+    assert pod.lines == [], "nothing goes to standard error"
+    assert "ready in" not in moved.read_text() + file.read_text(), "that is only information"
+
+
+def test_a_log_file_that_cannot_be_written_is_one_line(project: Project) -> None:
+    logging_to(project, file="no/forge.log")
+    ran = project.run()
+    assert ran.returncode == ExitCode.CONFIG
+    assert ran.stderr.startswith("error: cannot write the log file")
+    assert ran.stderr.count("\n") == 1
+
+
+# -- development
+
+
+def test_with_reload_a_change_is_taken_in_and_a_broken_one_is_not(project: Project) -> None:
+    source = project.folder / "tasks.py"
+    text = source.read_text()
+    pod = project.start("--reload")
+    eventually(lambda: pod.says("watching "))
+    assert project.app.enqueue("tasks.add", {"args": [1, 2], "kwargs": {}}, keep_result=True).result(timeout=20) == 3
+
+    source.write_text(text.replace("return a + b", "return a * b"))
+    eventually(lambda: pod.says("tasks.py changed; reloading"))
+    eventually(lambda: pod.says("workers replaced"))
+    assert project.app.enqueue("tasks.add", {"args": [3, 4], "kwargs": {}}, keep_result=True).result(timeout=20) == 12
+
+    source.write_text("def broken(:\n")
+    eventually(lambda: pod.says("not reloaded: cannot import tasks: SyntaxError"))
+    (said,) = [line for line in pod.lines if "not reloaded" in line]
+    assert "(tasks.py:1)" in said
+    assert project.app.enqueue("tasks.add", {"args": [3, 5], "kwargs": {}}, keep_result=True).result(timeout=20) == 15
+
+    (project.folder / "notes.txt").write_text("nobody imports this")
+    source.write_text(text)
+    eventually(lambda: sum("workers replaced" in line for line in pod.lines) == 2)
+    assert not pod.says("notes.txt")
+    assert pod.stop() == 0
+    assert not any("Traceback" in line for line in pod.lines)

@@ -154,7 +154,7 @@ def test_ten_processes_may_migrate_at_once(path: Path, driver: DriverName) -> No
         os.write(ready[1], b".")
         os.read(go[0], 1)
         with SqliteStorage(f"sqlite:///{path}?driver={driver}") as storage:
-            os.write(ready[1], b"!" if storage.migrate() else b"-")
+            os.write(ready[1], b"!" * len(storage.migrate()))
             storage.enqueue(some_jobs(3))
 
     children = [start_child(migrate) for _ in range(10)]
@@ -162,7 +162,7 @@ def test_ten_processes_may_migrate_at_once(path: Path, driver: DriverName) -> No
         os.read(ready[0], 1)
     os.write(go[1], b"." * 10)
     assert [os.waitpid(pid, 0)[1] for pid in children] == [0] * 10
-    assert sorted(os.read(ready[0], 100)) == sorted(b"!---------")
+    assert os.read(ready[0], 100) == b"!" * len(migrations("sqlite")), "each was applied once, by whomever"
     with SqliteStorage(f"sqlite:///{path}?driver={driver}") as storage:
         storage.check_schema()
         assert storage.counts()["default"].pending == 30

@@ -32,6 +32,8 @@ PLANS = {
     "remove_batch": ["SEARCH job USING INTEGER PRIMARY KEY (rowid=?)"],
     "keep_result": ["SEARCH job_history USING INDEX sqlite_autoindex_job_history_1 (id=?)"],
     "claimed_job": ["SEARCH job USING INDEX sqlite_autoindex_job_1 (id=?)"],
+    "progress": ["SEARCH job USING INDEX sqlite_autoindex_job_1 (id=?)"],
+    "first_due": ["SEARCH job USING INDEX job_claim (queue=? AND priority=?)"],
     "give_back": ["SEARCH job USING INDEX sqlite_autoindex_job_1 (id=?)"],
     "claims_of_pod": ["SEARCH job USING INDEX job_claimed (claim>? AND claim<?)"],
     "cancel_requests": ["SEARCH job USING INDEX job_cancel (claim>? AND claim<?)"],

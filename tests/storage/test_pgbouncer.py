@@ -159,3 +159,29 @@ def test_operators_verbs_work_through_the_pooler(storage: Storage) -> None:
     storage.prune()
     storage.reap()
     assert storage.deregister(who) == 0
+
+
+def test_wake_ups_come_past_the_pooler(through: Callable[[str], str], pg_url: str) -> None:
+    with open_storage(through(pg_url), listen_url=pg_url) as storage:
+        listener = storage.listen()
+        assert listener.wait(0) == {"*"}
+        storage.enqueue([plain_job()])
+        assert listener.wait(10) == {"letters"}
+        listener.close()
+
+
+def test_the_new_verbs_work_through_the_pooler(storage: Storage) -> None:
+    who = storage.register("ada", ["letters"], "north", 4711)
+    for _ in range(8):
+        storage.enqueue(plain_jobs(2))
+        first, second = storage.claim(who, "letters", 2)
+        storage.progress([(first.id, first.token, 50.0, "half")])
+        assert (storage.get([first.id])[first.id].progress or {})["percent"] == 50
+        storage.cancel([second.id])
+        assert storage.pulse(who) == (True, [(second.id, second.token)])
+        assert storage.next_due(["letters"]) is None
+        child = full_job(queue="parcels")
+        assert storage.finalize([Ending(first, Done(), children=(child,))]) == []
+        with storage.connect() as conn:
+            assert storage.complete_in(conn, Ending(second, Done(), children=(plain_job("parcels"),)))
+    assert storage.counts()["parcels"].pending == 16

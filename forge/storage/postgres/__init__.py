@@ -50,6 +50,7 @@ from forge.storage.contract import (
     run_plan,
     tidy_notes,
 )
+from forge.storage.deaf import Deaf
 from forge.storage.postgres import guest
 from forge.storage.postgres import schema as schema_of
 from forge.storage.postgres.bulk import Bulk
@@ -70,9 +71,18 @@ class PostgresStorage(Storage):
 
     dialect = "postgres"
 
-    def __init__(self, url: str, *, schema: str = "forge", pool_size: int = 4) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        schema: str = "forge",
+        pool_size: int = 4,
+        listen_url: str | None = None,
+        listen: bool = True,
+    ) -> None:
         self._queries = load_queries("postgres", check_schema_name(schema))
         self._db = Database(url, schema, pool_size)
+        self._ears = Database(listen_url or url, schema, 1) if listen else None
         self._claims = Claims(url, schema, self._queries, self.enqueue_plan)
         parts = conninfo_to_dict(self._db.conninfo)
         self.url = f"postgresql://{parts.get('host', 'localhost')}/{parts.get('dbname', '')}"
@@ -138,12 +148,14 @@ class PostgresStorage(Storage):
         return receipts if receipts is not None else self._insert(bulk.all())
 
     def _insert(self, jobs: Sequence[NewJob]) -> list[Receipt]:
-        """By statements; in one transaction where there may be several."""
+        """By statements; in one transaction where there may be several. Planned by index: with a plan made while the
+        table was empty, each looked for its ids in the whole backlog."""
         several = any(job.on_conflict != "keep" for job in jobs)
+        settle = Step(self._queries.plan_by_index, {"local": True})
 
         def work(conn: Connection) -> list[Receipt]:
             def execute(step: Step) -> list[tuple[Any, ...]]:
-                return pipeline(conn, (step,))[0].fetchall()
+                return pipeline(conn, (settle, step))[1].fetchall()
 
             if not several:
                 return run_plan(self.enqueue_plan(jobs), execute)
@@ -313,7 +325,7 @@ class PostgresStorage(Storage):
         return Pruned(walked, deleted, last.isoformat() if walked >= n else None)
 
     def listen(self) -> Listener:
-        return PostgresListener(self._db)
+        return PostgresListener(self._ears) if self._ears else Deaf()
 
 
 def _listing(statuses: Collection[Status]) -> str:

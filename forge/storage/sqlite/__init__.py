@@ -49,6 +49,7 @@ from forge.storage.contract import (
     run_plan,
     tidy_notes,
 )
+from forge.storage.deaf import Deaf
 from forge.storage.sqlite import operating, rows, schema
 from forge.storage.sqlite.database import PATIENCE, Database, Handle
 from forge.storage.sqlite.drivers import Borrowed, Connection, DriverName
@@ -70,10 +71,11 @@ class SqliteStorage(Storage):
 
     dialect = "sqlite"
 
-    def __init__(self, url: str, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, url: str, *, clock: Callable[[], float] = time.time, listen: bool = True) -> None:
         self.url = url
         self._db = Database(url)
         self._clock = clock
+        self._listens = listen
         self._sql = load_queries("sqlite")
         self._writer = Handle(self._db)
         self._reader = Handle(self._db)
@@ -338,7 +340,7 @@ class SqliteStorage(Storage):
             return operating.prune(conn, self._sql, n, after, now)
 
     def listen(self) -> Listener:
-        return SqliteListener(self._db)
+        return SqliteListener(self._db) if self._listens else Deaf()
 
 
 def _bare_claim(id_: bytes, token: int, keyed: int, queue: str) -> Claim:

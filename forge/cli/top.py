@@ -1,0 +1,180 @@
+"""`forge top`: queues, their rates, pods and what runs, looked at again and again. It reads the database alone."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, NoReturn
+
+from forge.cli.common import Cli, counted, duration, table, until
+from forge.errors import DatabaseError, ExitCode, UsageError
+from forge.job import Counts, Job, JobFilter, Pod, QueueSettings, Status
+from forge.storage import Storage
+
+__all__ = ["add_options", "top"]
+
+RUNNING = 200  # jobs looked at, newest first; a screen has room for fewer
+SHARE = 10  # counting what has ended reads all history, so looks take at most 1/10 of the database's time
+QUEUES = ("queue", "workers", "pending", "scheduled", "running", "failed", "done", "dead", "per s", "oldest", "state")
+PODS = ("pod", "host", "pid", "up", "running", "heard of", "queues")
+JOBS = ("running", "kind", "queue", "attempt", "for")
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What was found at one moment."""
+
+    now: float  # by the database's clock
+    took: float  # seconds
+    settings: Mapping[str, QueueSettings]
+    live: Mapping[str, Counts]
+    ended: Mapping[str, Mapping[Status, int]]
+    pods: list[Pod]
+    running: list[Job]
+
+    @classmethod
+    def at(cls, storage: Storage) -> Look:
+        """Now."""
+        began = time.monotonic()
+        now, running = storage.now(), storage.find(JobFilter(frozenset({Status.IN_PROGRESS})), limit=RUNNING).jobs
+        found = (storage.queues(), storage.counts(), storage.ended_counts(), storage.pods())
+        return cls(now, time.monotonic() - began, *found, running)
+
+    def rate(self, queue: str, before: Look) -> float:
+        """Jobs of a queue that ended per second since then. What was pruned meanwhile does not count."""
+        then, later = (sum(look.ended.get(queue, {}).values()) for look in (before, self))
+        return max(later - then, 0) / max(self.now - before.now, 1e-3)
+
+    @property
+    def queues(self) -> list[str]:
+        """Every queue there is anything to say of."""
+        return sorted({*self.settings, *self.live, *self.ended})
+
+
+def top(cli: Cli) -> int:
+    """Queues, rates, pods and running jobs, live; one look where the output is no terminal, or with -o json."""
+    interval = cli.args.interval
+    if not 0.1 <= interval <= 3600:
+        raise UsageError("--interval takes 0.1 to 3600 seconds")
+    storage = cli.storage()
+    before = Look.at(storage)
+    if cli.json or not sys.stdout.isatty():
+        time.sleep(interval)
+        look = Look.at(storage)
+        if cli.json:
+            cli.document(_as_json(cli, look, before))
+        else:
+            cli.print("\n".join(_lines(cli, look, before)))
+        return ExitCode.OK
+    with _screen(), suppress(KeyboardInterrupt):
+        _watch(cli, storage, before)
+    return ExitCode.OK
+
+
+def _watch(cli: Cli, storage: Storage, look: Look) -> NoReturn:
+    """Until Ctrl-C."""
+    before = look
+    while True:
+        _draw([*_lines(cli, look, before), "", "ctrl-c ends it"])
+        time.sleep(max(cli.args.interval, SHARE * look.took))
+        try:
+            before, look = look, Look.at(storage)
+        except DatabaseError as e:
+            _draw([f"{e}; trying again"])
+
+
+@contextmanager
+def _screen() -> Iterator[None]:
+    """A screen of our own without a cursor; the terminal is as before afterwards."""
+    sys.stdout.write("\x1b[?1049h\x1b[?25l")
+    try:
+        yield
+    finally:
+        sys.stdout.write("\x1b[?25h\x1b[?1049l")
+        sys.stdout.flush()
+
+
+def _draw(lines: list[str]) -> None:
+    width, height = shutil.get_terminal_size()
+    shown = [line[:width] for line in lines[: height - 1]]
+    sys.stdout.write("\x1b[H" + "".join(f"\x1b[2K{line}\n" for line in shown) + "\x1b[J")
+    sys.stdout.flush()
+
+
+def _lines(cli: Cli, look: Look, before: Look) -> Iterator[str]:
+    running = sum(counts.in_progress for counts in look.live.values())
+    clock = time.strftime("%H:%M:%S", time.localtime(look.now))
+    yield f"{clock}  {cli.shown_url}  {counted(len(look.pods), 'pod')}, {counted(running, 'job')} running"
+    yield ""
+    yield from table(QUEUES, (_queue_row(name, look, before) for name in look.queues)).splitlines()
+    if look.pods:
+        yield ""
+        hands = Counter(job.pod for job in look.running)
+        yield from table(PODS, (_pod_row(pod, hands[pod.id], look.now) for pod in look.pods)).splitlines()
+    if look.running:
+        yield ""
+        oldest = sorted(look.running, key=lambda job: job.claimed_at or job.run_at)
+        yield from table(JOBS, (_job_row(job, look.now) for job in oldest)).splitlines()
+
+
+def _queue_row(name: str, look: Look, before: Look) -> tuple[object, ...]:
+    settings, live = look.settings.get(name) or QueueSettings(name), look.live.get(name, Counts())
+    ended = look.ended.get(name, {})
+    state = "paused" if settings.paused else ""
+    if settings.throttled_until and settings.throttled_until.timestamp() > look.now:
+        state = f"{state} cooling down, again {until(settings.throttled_until, look.now)}".strip()
+    return (
+        *(name, settings.max_workers, live.pending, live.scheduled, live.in_progress, live.failed),
+        *(ended.get(Status.DONE, 0), ended.get(Status.DEAD, 0), f"{look.rate(name, before):.1f}"),
+        *(duration(live.oldest_pending_age) if live.oldest_pending_age else "-", state or "open"),
+    )
+
+
+def _pod_row(pod: Pod, running: int, now: float) -> tuple[object, ...]:
+    up, silent = duration(now - pod.started_at.timestamp()), duration(now - pod.beat_at.timestamp())
+    return pod.id, pod.host, pod.pid, up, running, f"{silent} ago", ", ".join(pod.queues)
+
+
+def _job_row(job: Job, now: float) -> tuple[object, ...]:
+    since = duration(now - job.claimed_at.timestamp()) if job.claimed_at else "-"
+    return job.id, job.kind, job.queue, f"{job.attempts}/{job.max_attempts}", since
+
+
+def _as_json(cli: Cli, look: Look, before: Look) -> dict[str, Any]:
+    hands = Counter(job.pod for job in look.running)
+    return {
+        "at": datetime.fromtimestamp(look.now, UTC),
+        "database": cli.shown_url,
+        "queues": [
+            {
+                "name": name,
+                "max_workers": (look.settings.get(name) or QueueSettings(name)).max_workers,
+                "paused": (look.settings.get(name) or QueueSettings(name)).paused,
+                "counts": look.live.get(name, Counts()),
+                "ended": {str(status): n for status, n in look.ended.get(name, {}).items()},
+                "per_second": look.rate(name, before),
+            }
+            for name in look.queues
+        ],
+        "pods": [
+            {"id": pod.id, "host": pod.host, "pid": pod.pid, "queues": pod.queues, "started_at": pod.started_at,
+             "beat_at": pod.beat_at, "running": hands[pod.id]}
+            for pod in look.pods
+        ],
+        "running": [
+            {"id": job.id, "kind": job.kind, "queue": job.queue, "attempt": job.attempts, "claimed_at": job.claimed_at}
+            for job in look.running
+        ],
+    }  # fmt: skip
+
+
+def add_options(sub: argparse.ArgumentParser) -> None:
+    """Of `forge top`."""
+    sub.add_argument("--interval", type=float, default=1.0, metavar="SECONDS", help="between two looks; default 1")

@@ -1,0 +1,57 @@
+"""What a pod asks of PostgreSQL: a handful of connections whatever its size, and next to nothing while it is idle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from .conftest import Project, eventually
+
+BEAT = "update forge.pod set beat_at"
+
+
+def test_a_pod_holds_five_connections_with_sixty_four_workers(project_on_postgres: Project) -> None:
+    project = project_on_postgres
+    project.settings("heartbeat = 0.1\nstale_after = 1.0\n[queues.default]\nmax_workers = 64\n")
+    pod = project.start()
+    jobs = [project.app.job("tasks.slow", {"args": [n, 0.0], "kwargs": {}}) for n in range(2000)]
+    project.app.enqueue_many(jobs)
+    project.app.close()
+    most = 0
+    with psycopg.connect(project.url, autocommit=True) as conn:
+        while len(project.events("END")) < len(jobs):
+            row = conn.execute(
+                "select count(*) from pg_stat_activity"
+                " where datname = current_database() and backend_type = 'client backend' and pid <> pg_backend_pid()"
+            ).fetchone()
+            assert row is not None
+            most = max(most, row[0])
+    assert 1 <= most <= 5
+    assert len(pod.children()) == 65
+
+
+def test_an_idle_pod_asks_little_of_its_database(project_on_postgres: Project, pg_server: str) -> None:
+    """Ten queues: a count of the statements between beats, whatever the machine's speed."""
+    project = project_on_postgres
+    name = conninfo_to_dict(project.url)["dbname"]
+    with psycopg.connect(pg_server, autocommit=True) as conn:
+        conn.execute(f"alter database {name} set log_statement = 'all'".encode())
+        row = conn.execute("show data_directory").fetchone()
+        assert row is not None
+    server_log = Path(row[0]) / "log"
+    project.settings("".join(f"[queues.q{n}]\n" for n in range(10)))
+    project.app.close()
+    before = len(server_log.read_text())
+    project.start()
+
+    def asked() -> list[str]:
+        """All that was asked, from the third beat on: it has settled then."""
+        found = [line for line in server_log.read_text()[before:].splitlines() if "LOG:  execute" in line]
+        beats = [i for i, line in enumerate(found) if BEAT in line]
+        return found[beats[2] : beats[-1]] if len(beats) > 3 else []
+
+    eventually(lambda: sum(BEAT in line for line in asked()) >= 12)
+    statements = asked()
+    assert len(statements) <= 3 * sum(BEAT in line for line in statements)  # one beat a second

@@ -1,0 +1,47 @@
+"""Wake-ups by another way, or none at all."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from forge.errors import ConfigError
+from forge.storage import open_storage
+
+from .helpers import is_sqlite, plain_job
+
+
+def test_without_listening_nothing_is_heard_and_a_wait_ends_by_itself(url: str) -> None:
+    with open_storage(url, listen=False) as storage:
+        listener = storage.listen()
+        assert listener.wait(0) == set()
+        storage.enqueue([plain_job()])
+        assert listener.wait(0.01) == set()
+        listener.close()
+
+
+def test_closing_ends_a_wait_that_hears_nothing(url: str) -> None:
+    with open_storage(url, listen=False) as storage:
+        listener = storage.listen()
+        answers: list[set[str]] = []
+        thread = threading.Thread(target=lambda: answers.append(listener.wait(60)))
+        thread.start()
+        listener.close()
+        thread.join()
+        assert answers == [set()]
+
+
+def test_wake_ups_come_by_their_own_url(url: str) -> None:
+    broken = url if is_sqlite(url) else "postgresql://someone@127.0.0.1:1/nothing"
+    with open_storage(url, listen_url=url) as storage, open_storage(url, listen_url=broken) as other:
+        listener = storage.listen()
+        assert listener.wait(0) == {"*"}
+        other.enqueue([plain_job()])
+        assert listener.wait(10) & {"letters", "*"}
+        listener.close()
+
+
+def test_a_listen_url_that_cannot_be_read_is_told_at_once() -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        open_storage("postgresql:///x", listen_url="postgresql://host:port:port/?=")

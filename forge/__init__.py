@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from importlib import metadata
 
-from forge.app import Forge, JobHandle, Task
+from forge.app import Context, Forge, JobHandle, Middleware, Task, current_job
 from forge.errors import (
     ConfigError,
     DatabaseError,
     DeadJob,
     ForgeError,
+    Interrupted,
     InvalidJob,
     JobCancelled,
     JobNotFound,
@@ -28,6 +29,7 @@ __all__ = [
     "Backoff",
     "Cancelled",
     "ConfigError",
+    "Context",
     "DatabaseError",
     "Dead",
     "DeadJob",
@@ -35,12 +37,14 @@ __all__ = [
     "Failed",
     "Forge",
     "ForgeError",
+    "Interrupted",
     "InvalidJob",
     "Job",
     "JobCancelled",
     "JobHandle",
     "JobNotFound",
     "LockedError",
+    "Middleware",
     "ResultTimeout",
     "SchemaError",
     "Snooze",
@@ -49,6 +53,7 @@ __all__ = [
     "Throttled",
     "UsageError",
     "__version__",
+    "current_job",
 ]
 
 try:

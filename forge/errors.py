@@ -13,6 +13,7 @@ __all__ = [
     "DeadJob",
     "ExitCode",
     "ForgeError",
+    "Interrupted",
     "InvalidJob",
     "JobCancelled",
     "JobNotFound",
@@ -89,3 +90,7 @@ class DeadJob(ForgeError):
 
 class JobCancelled(ForgeError):
     """The job whose result was asked for was cancelled."""
+
+
+class Interrupted(BaseException):
+    """Raised in a handler that went on after it had been told to stop. Clean up and let it pass: next comes SIGKILL."""

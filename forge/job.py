@@ -37,6 +37,7 @@ __all__ = [
     "Snooze",
     "Status",
     "Throttled",
+    "Written",
 ]
 
 
@@ -132,6 +133,11 @@ class Done(Outcome):
     """The job is finished; `result` is kept if the task keeps results."""
 
     result: Any = None
+
+
+@dataclass(eq=False)
+class Written(Done):
+    """Done, and in the database already: a transaction of the handler's wrote it. There is nothing to finalize."""
 
 
 @dataclass(eq=False)

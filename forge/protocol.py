@@ -28,7 +28,20 @@ from uuid import UUID
 
 import orjson
 
-from forge.job import Cancelled, Claim, Dead, Done, Ending, Failed, NewJob, Outcome, Released, Snooze, Throttled
+from forge.job import (
+    Cancelled,
+    Claim,
+    Dead,
+    Done,
+    Ending,
+    Failed,
+    NewJob,
+    Outcome,
+    Released,
+    Snooze,
+    Throttled,
+    Written,
+)
 
 __all__ = [
     "MAX_LINE",
@@ -47,6 +60,7 @@ MAX_LINE = 16 * 1024 * 1024  # bytes; a payload is 1 MiB at most unless configur
 
 _STATUS: dict[type[Outcome], str] = {
     Done: "ok",
+    Written: "written",
     Failed: "error",
     Dead: "dead",
     Cancelled: "cancelled",
@@ -98,7 +112,7 @@ def claim_of(message: dict[str, Any]) -> Claim:
     return Claim(
         priority=0,
         run_at=None,
-        id=UUID(message["id"]),
+        id=UUID(int=int(message["id"], 16)),
         token=message["token"],
         queue=message["queue"],
         kind=message["kind"],
@@ -156,6 +170,8 @@ def reply_line(ending: Ending, seconds: float) -> bytes:
             reply["seconds"] = outcome.seconds
         case Failed() | Dead() | Cancelled() | Released():
             reply["message"] = outcome.message
+    if isinstance(outcome, Released) and outcome.give_up_after is not None:
+        reply["give_up_after"] = outcome.give_up_after
     if ending.delay:
         reply["delay"] = ending.delay
     if ending.children:
@@ -174,6 +190,8 @@ def ending_of(reply: dict[str, Any], claim: Claim) -> Ending:
             result = orjson.dumps(reply["result"]) if "result" in reply else None
             children = tuple(new_job_of(record) for record in reply.get("children", ()))
             return Ending(claim, Done(), result=result, children=children)
+        case "written":
+            outcome = Written()
         case "error":
             outcome = Failed(message or "worker reported error")
         case "dead":
@@ -185,7 +203,7 @@ def ending_of(reply: dict[str, Any], claim: Claim) -> Ending:
         case "snoozed":
             outcome = Snooze(float(reply["seconds"]))
         case "released":
-            outcome = Released(message)
+            outcome = Released(message, give_up_after=reply.get("give_up_after"))
         case other:
             raise ValueError(f"no such status: {other!r}")
     return Ending(claim, outcome, float(reply.get("delay", 0.0)), reply.get("traceback"))

@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ParamSpec, Self, TypeVar, Unpack, cast, overload
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, cast, overload
 from uuid import UUID
 
 from forge.app.connections import Guest
+from forge.app.context import Context
 from forge.app.fields import EnqueueOptions, check_id
 from forge.app.handle import JobHandle, in_thread
+from forge.app.middleware import Hooks, Middleware
 from forge.app.opening import Opening, lend
 from forge.app.registry import Handler, HandlerOptions, Registry, Router, kind_of, make_handler, make_router
-from forge.app.tasks import AsyncTask, SyncTask, Task, TaskDecorator, TaskOptions, fields_for
+from forge.app.signature import takes_context
+from forge.app.tasks import AsyncTask, SyncTask, Task, TaskDecorator, TaskOptions, Unannotated, fields_for
 from forge.codec import check_name, encode_payload
 from forge.errors import ConfigError, UsageError
 from forge.fastpath import uuid7
@@ -53,6 +56,9 @@ class Forge:
         self._opening = Opening(database, schema)
         self._max_payload = max_payload
         self._registry = Registry()
+        self.hooks = Hooks()
+        self.starting: list[Callable[[], Any]] = []
+        self.stopping: list[Callable[[], Any]] = []
         self.route = make_router(router)
 
     def __enter__(self) -> Self:
@@ -88,7 +94,24 @@ class Forge:
 
     # -- registering -------------------------------------------------------------------------------------------
 
-    # The first overload overlaps the second on purpose: an async def is also a def that returns a coroutine.
+    # Each first of two overlaps the second on purpose: an async def is also a def that returns a coroutine. What the
+    # first four are for stands with `TaskDecorator`.
+    @overload
+    def task(  # type: ignore[overload-overlap]
+        self, fn: Callable[Concatenate[Unannotated, P], Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[..., R]: ...
+
+    @overload
+    def task(self, fn: Callable[Concatenate[Unannotated, P], R], /) -> SyncTask[..., R]: ...
+
+    @overload
+    def task(  # type: ignore[overload-overlap]
+        self, fn: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[P, R]: ...
+
+    @overload
+    def task(self, fn: Callable[Concatenate[Context, P], R], /) -> SyncTask[P, R]: ...
+
     @overload
     def task(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...  # type: ignore[overload-overlap]
 
@@ -102,7 +125,8 @@ class Forge:
         """Make a function a task: `@app.task`, or `@app.task(queue=…, max_attempts=…, …)`.
 
         A plain call still calls it; `.enqueue(…)` takes the same arguments and stores a job. Its kind is
-        `module.function`, unless `name=` says otherwise. Results are kept for 7 days, unless `keep_result=` does.
+        `module.function`, unless `name=` says otherwise. Results are kept for 7 days, unless `keep_result=` does. A
+        first parameter annotated as `Context` is the context of the running job; who enqueues does not pass it.
         """
         if fn is None:
             return lambda fn: self._task(fn, options)
@@ -111,7 +135,8 @@ class Forge:
     def _task(self, fn: Callable[..., Any], options: TaskOptions) -> Task[..., Any]:
         said: dict[str, Any] = {"keep_result": True, **options}
         kind, dedupe = kind_of(fn, said.pop("name", None)), said.pop("dedupe", None)
-        handler = make_handler(kind, fn, False, cast(HandlerOptions, said))
+        wants = takes_context(fn)
+        handler = make_handler(self, kind, fn, cast(HandlerOptions, said), takes_ctx=False, ctx_first=wants)
         task: Task[..., Any] = (AsyncTask if handler.is_async else SyncTask)(self, handler, dedupe)
         self._registry.add(handler)
         return task
@@ -120,10 +145,25 @@ class Forge:
         """Register a function `(ctx, payload)` for a kind; it stays a plain function."""
 
         def register(fn: F) -> F:
-            self._registry.add(make_handler(kind, fn, True, options))
+            self._registry.add(make_handler(self, kind, fn, options, takes_ctx=True))
             return fn
 
         return register
+
+    def on_worker_start(self, fn: F) -> F:
+        """Have a function called in every worker process before its first job: for connections of your own. It may be
+        an `async def`. If it raises, the worker does not start."""
+        self.starting.append(fn)
+        return fn
+
+    def on_worker_stop(self, fn: F) -> F:
+        """Have a function called in every worker process that leaves in good order, after its last job."""
+        self.stopping.insert(0, fn)
+        return fn
+
+    def add_middleware(self, middleware: Middleware) -> None:
+        """Have its hooks called around every job of this app; see `Middleware`."""
+        self.hooks.add(middleware)
 
     # -- enqueueing --------------------------------------------------------------------------------------------
 
@@ -159,6 +199,8 @@ class Forge:
 
     def submit(self, jobs: Iterable[NewJob], conn: Any = None) -> list[JobHandle[Any]]:
         """Store jobs that are already checked, or are as they are made: what every sync enqueue ends in."""
+        if self.hooks.before_enqueue:
+            jobs = list(self.hooks.enqueued(jobs))
         if conn is None:
             return self._handles(self.storage.enqueue(jobs))
         return self._handles(Guest(conn, self._opening).enqueue(list(jobs)))
@@ -169,6 +211,8 @@ class Forge:
             return []
         if conn is None:
             return await asyncio.to_thread(self.submit, jobs)
+        if self.hooks.before_enqueue:
+            jobs = list(self.hooks.enqueued(jobs))
         return self._handles(await Guest(conn, self._opening).aenqueue(jobs))
 
     def _handles(self, receipts: Sequence[Receipt]) -> list[JobHandle[Any]]:

@@ -10,17 +10,32 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack
 
-from forge.app.fields import KeepResult, Seconds, check_fields, check_options
+from forge.app.fields import EnqueueOptions, KeepResult, Seconds, check_fields, check_options
 from forge.codec import check_name
 from forge.errors import ConfigError
+from forge.job import NewJob
 from forge.retry import Backoff, BackoffLike, backoff
 
-__all__ = ["Handler", "HandlerOptions", "Registry", "Router", "kind_of", "make_handler", "make_router"]
+if TYPE_CHECKING:
+    from forge.app.middleware import Hooks
+    from forge.storage import Storage
+
+__all__ = ["Handler", "HandlerOptions", "Owner", "Registry", "Router", "kind_of", "make_handler", "make_router"]
 
 # {"gh_": "gh"}: by the longest prefix of the kind; or a function of the kind, which may answer None.
 Router = Mapping[str, str] | Callable[[str], str | None]
+
+
+class Owner(Protocol):
+    """An app, as those who run its handlers need it."""
+
+    @property
+    def storage(self) -> Storage: ...
+    @property
+    def hooks(self) -> Hooks: ...
+    def job(self, kind: str, payload: Any, **options: Unpack[EnqueueOptions]) -> NewJob: ...
 
 
 class HandlerOptions(TypedDict, total=False):
@@ -39,9 +54,11 @@ class Handler:
     """A function and how its jobs are run."""
 
     kind: str
+    app: Owner
     fn: Callable[..., Any]
     is_async: bool
-    takes_ctx: bool  # called as fn(ctx, payload); else fn(*payload["args"], **payload["kwargs"])
+    takes_ctx: bool  # called as fn(ctx, payload); else fn(*payload["args"], **payload["kwargs"]),
+    ctx_first: bool  # with the context before the other arguments
     queue: str | None  # None: the router decides
     priority: int
     max_attempts: int
@@ -56,7 +73,9 @@ class Handler:
         return "<locals>" in getattr(self.fn, "__qualname__", "")
 
 
-def make_handler(kind: str, fn: Callable[..., Any], takes_ctx: bool, options: HandlerOptions) -> Handler:
+def make_handler(
+    app: Owner, kind: str, fn: Callable[..., Any], options: HandlerOptions, *, takes_ctx: bool, ctx_first: bool = False
+) -> Handler:
     """A handler with its options checked, so that a mistake shows at import and not at the first enqueue."""
     if not callable(fn):
         raise ConfigError(f"{kind}: a handler must be a function, not {fn!r}")
@@ -66,9 +85,11 @@ def make_handler(kind: str, fn: Callable[..., Any], takes_ctx: bool, options: Ha
     fields = check_fields(queue="default" if queue is None else queue, **said)
     return Handler(
         kind=check_name(kind, "kind"),
+        app=app,
         fn=fn,
         is_async=inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None)),  # noqa: B004 (asks what it is, not whether)
         takes_ctx=takes_ctx,
+        ctx_first=ctx_first,
         queue=queue,
         priority=fields.priority,
         max_attempts=fields.max_attempts,

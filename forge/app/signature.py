@@ -15,7 +15,7 @@ from typing import Any
 
 from forge.errors import ConfigError, InvalidJob
 
-__all__ = ["Dedupe", "Signature"]
+__all__ = ["Dedupe", "Signature", "takes_context"]
 
 # True: kind and arguments; "report:{user_id}": a pattern over the arguments; or a function of them (None: no key).
 Dedupe = bool | str | Callable[..., str | None] | None
@@ -38,10 +38,13 @@ _CHECKED: dict[Any, tuple[type, ...]] = {
 class Signature:
     """How one task may be called."""
 
-    def __init__(self, kind: str, fn: Callable[..., Any], dedupe: Dedupe = None) -> None:
+    def __init__(self, kind: str, fn: Callable[..., Any], dedupe: Dedupe = None, *, ctx_first: bool = False) -> None:
+        """`ctx_first`: the first parameter is the context of the running job, which no caller passes."""
         self.kind = kind
         self._fn = fn
         self._signature = _signature(fn)
+        if ctx_first:
+            self._signature = self._signature.replace(parameters=list(self._signature.parameters.values())[1:])
         self._parameters = self._signature.parameters
         self._dedupe = self._checked_dedupe(dedupe)
         self._shapes: dict[tuple[Any, ...], tuple[str, ...]] = {}  # of calls that fit, to the keywords to move
@@ -134,6 +137,21 @@ class Signature:
         elif dedupe is not True and not callable(dedupe):
             raise ConfigError(f"{self.kind}: dedupe must be True, a pattern or a function, not {dedupe!r}")
         return dedupe
+
+
+def takes_context(fn: Callable[..., Any]) -> bool:
+    """Whether the first parameter is annotated as `forge.Context`."""
+    from forge.app.context import Context  # which needs tasks, which need this
+
+    try:
+        first = next(iter(_signature(fn).parameters.values()), None)
+    except (TypeError, ValueError):  # no function, or one without a signature: refused elsewhere
+        return False
+    if first is None or first.kind not in (first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD):
+        return False
+    found = _resolved(first.annotation, getattr(inspect.unwrap(fn), "__globals__", {}))
+    # A name that only a type checker imports says what it is by its spelling.
+    return found is Context or (found is Any and first.annotation in ("Context", "forge.Context"))
 
 
 def _signature(fn: Callable[..., Any]) -> inspect.Signature:

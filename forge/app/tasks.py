@@ -9,7 +9,7 @@ import contextlib
 import functools
 import gc
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 from uuid import UUID
 
 from forge.app.fields import EnqueueOptions, Fields, check_fields, check_id, check_key, check_options
@@ -17,9 +17,13 @@ from forge.app.handle import JobHandle
 from forge.app.registry import Handler, HandlerOptions
 from forge.app.signature import Dedupe, Signature
 from forge.codec import encode_payload
-from forge.errors import InvalidJob
+from forge.errors import InvalidJob, UsageError
 from forge.fastpath import uuid7, uuid7_many
 from forge.job import NewJob
+from forge.logs import current_job
+
+if TYPE_CHECKING:
+    from forge.app.context import Context
 
 __all__ = ["AsyncTask", "BoundTask", "Call", "SyncTask", "Task", "TaskDecorator", "TaskOptions", "fields_for"]
 
@@ -141,7 +145,7 @@ class Task(Enqueueable[P, R]):
         functools.update_wrapper(cast(Any, self), handler.fn)
         self._app = app
         self.handler = handler
-        self._signature = Signature(handler.kind, handler.fn, dedupe)
+        self._signature = Signature(handler.kind, handler.fn, dedupe, ctx_first=handler.ctx_first)
         self._fields = fields_for(app, handler.kind, handler, {})
 
     @property
@@ -158,6 +162,17 @@ class Task(Enqueueable[P, R]):
         """The task with options for its next enqueues; `conn` stores them in that connection's transaction."""
         return BoundTask(self, conn, options)
 
+    def _called_with(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments of a plain call, with the context of the job in which it is made if the function wants one."""
+        if not self.handler.ctx_first:
+            return args
+        ctx = current_job.get()
+        if ctx is None:
+            raise UsageError(
+                f"{self.kind} takes the context of a job, and none runs here; call {self.__name__}.fn(ctx, …)"
+            )
+        return (ctx, *args)
+
     def __repr__(self) -> str:
         return f"<Task {self.kind}>"
 
@@ -167,7 +182,7 @@ class SyncTask(Task[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function here and now; nothing is enqueued."""
-        result: R = self.handler.fn(*args, **kwargs)
+        result: R = self.handler.fn(*self._called_with(args), **kwargs)
         return result
 
 
@@ -176,7 +191,7 @@ class AsyncTask(Task[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         """Call the function here and now; nothing is enqueued."""
-        coroutine: Coroutine[Any, Any, R] = self.handler.fn(*args, **kwargs)
+        coroutine: Coroutine[Any, Any, R] = self.handler.fn(*self._called_with(args), **kwargs)
         return coroutine
 
 
@@ -193,8 +208,32 @@ class BoundTask(Enqueueable[P, R]):
         self._fields = fields_for(self._app, task.kind, task.handler, options, keyed=task._signature.dedupes)
 
 
+class Unannotated:
+    """Nobody's type: a parameter that takes it is of type Any, or of no type. See `TaskDecorator`."""
+
+
 class TaskDecorator(Protocol):
-    """What `@app.task(…)` with options is."""
+    """What `@app.task(…)` with options is.
+
+    A function whose first parameter is the context is enqueued without it. One whose first parameter could be anything
+    could take that, too: no checker can tell, so the first two let any arguments through.
+    """
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, fn: Callable[Concatenate[Unannotated, P], Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[..., R]: ...
+
+    @overload
+    def __call__(self, fn: Callable[Concatenate[Unannotated, P], R], /) -> SyncTask[..., R]: ...
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, fn: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[P, R]: ...
+
+    @overload
+    def __call__(self, fn: Callable[Concatenate[Context, P], R], /) -> SyncTask[P, R]: ...
 
     @overload
     def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...  # type: ignore[overload-overlap]

@@ -1,93 +1,353 @@
 """A worker: the process that runs handlers. It is forked from the zygote, so the modules are there already.
 
-The main thread runs one job after another, so that a handler may do what only a main thread can (signal handlers, an
-event loop of its own). A second thread reads the master's lines: it can be told to give back what has not started
-while a handler runs. Replies are gathered while more work is waiting: a no-op job costs a send per
-hundred, a lone one is answered at once.
+The main thread is the handlers' (see `forge.worker.runners`), so that one may do there what only a main thread can. A
+second thread reads the master's lines: jobs, orders, answers. It owns what has not started, and can give that back or
+tell a handler to stop while handlers run. Replies are gathered while more work is waiting: a no-op job costs a send per
+hundred, a lone one is answered at once, and none waits for the end of a long job after it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
+import inspect
+import logging
 import os
 import queue
+import select
 import signal
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NoReturn
+from uuid import UUID
 
 import orjson
 import setproctitle
 
-from forge.app.registry import Handler
-from forge.job import Claim, Ending, Released
-from forge.protocol import Lines, claim_of, reply_line
-from forge.worker.inline import execute
+from forge.app import Context, Forge, Handler
+from forge.config.model import QueueConfig
+from forge.job import Cancelled, Claim, Ending, Failed, Released
+from forge.protocol import MAX_LINE, Lines, claim_of, line_of, reply_line
+from forge.worker.asking import MasterLink
+from forge.worker.recycling import Recycling
+from forge.worker.runners import make_runner
 
-__all__ = ["Worker"]
+__all__ = ["StartFailed", "Worker"]
 
 GATHERED = 64  # replies sent at once at most,
-GATHER_SECONDS = 0.005  # and none waits longer than this for the next job to end
+GATHER_SECONDS = 0.005  # and none waits longer than this for the next job to end,
+TICK = 50  # or longer than these milliseconds if that takes long. A job that does shows in the process title.
+
+EARLY_KEPT = 100
+
+_log = logging.getLogger("forge.worker")
+
+
+class StartFailed(Exception):
+    """A function of `on_worker_start` raised: there is no worker."""
 
 
 class Worker:
     """One forked process, from its first line to its last."""
 
-    def __init__(self, label: str, channel: socket.socket, handlers: Mapping[str, Handler]) -> None:
+    def __init__(
+        self,
+        label: str,
+        channel: socket.socket,
+        handlers: Mapping[str, Handler],
+        settings: QueueConfig | None = None,
+        *,
+        apps: Iterable[Forge] = (),
+        give_up_after: float | None = None,
+    ) -> None:
+        """`apps` are those whose start and stop hooks are called."""
         self._label = label
         self._channel = channel
-        self._handlers = handlers
+        self._settings = settings or QueueConfig()
+        self._apps = tuple(apps)
+        self.handlers = handlers
+        self.give_up_after = give_up_after
+        self.link = MasterLink(self.say)
+        self.early: dict[UUID, str] = {}
+        self.closed = False
         self._jobs: queue.SimpleQueue[Claim | None] = queue.SimpleQueue()  # None: no more will come
-        self._draining = threading.Event()
+        self._lock = threading.Lock()  # of what is written to the channel
         self._replies: list[bytes] = []
+        self._received = self._replied = 0
         self._sent_at = 0.0
+        self._sender = 0  # the thread that is writing to the master
+        self._titled: Context | None = None  # the job that the process title shows
+        self._recycling = Recycling(self._settings)
+        self._ready = select.poll()
+        self._ready.register(channel, select.POLLIN)
+        kind = self._settings.worker
+        self._capacity = 1 if kind == "process" else self._settings.concurrency
+        self._runner, self._main = make_runner(
+            kind, self._capacity, self, end=lambda: self._jobs.put(None), sending=self._is_sending
+        )
+
+    # -- its life, in the main thread --------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Serve until the master says drain or is gone."""
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)  # the terminal's Ctrl-C is the master's to interpret
-        setproctitle.setproctitle(f"forge: worker {self._label}")
-        self._channel.sendall(orjson.dumps({"hello": os.getpid()}) + b"\n")
+        """Serve until the master says drain or is gone. `StartFailed` if it could not begin."""
+        self._catch_signals()
+        os.register_at_fork(after_in_child=self._channel.close)  # else a handler's child keeps it open after our death
+        self._title()
         threading.Thread(target=self._read, name="reader", daemon=True).start()
-        while (claim := self._next()) is not None:
-            began = time.monotonic()
-            if self._draining.is_set():
-                ending = Ending(claim, Released())
-            else:
-                ending = execute(claim, self._handlers)
-            self._replies.append(reply_line(ending, time.monotonic() - began))
-            if len(self._replies) >= GATHERED or time.monotonic() - self._sent_at >= GATHER_SECONDS:
-                self._send()
-        self._send()
+        self._start_hooks()
+        self._send(line_of(hello=os.getpid(), capacity=self._capacity))
+        self._runner.serve()
+        self._stop_hooks()
+        self.flush()
+        self._runner.close()
 
-    def _next(self) -> Claim | None:
+    def _catch_signals(self) -> None:
+        """The terminal's Ctrl-C is the master's to interpret. Handlers of ours and not "ignore", which programs that a
+        handler starts would inherit; and for a process that it forks, a signal means what it always does."""
+        own = os.getpid()
+
+        def on_signal(number: int, _: object) -> None:
+            if os.getpid() != own:
+                signal.signal(number, signal.SIG_DFL)
+                os.kill(os.getpid(), number)
+            elif number == signal.SIGTERM:
+                self._main.on_signal()
+
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, on_signal)
+
+    def _start_hooks(self) -> None:
+        for app in self._apps:
+            for hook in app.starting:
+                try:
+                    self._call(hook)
+                except BaseException as e:
+                    raise StartFailed(f"{_named(hook)} failed: {type(e).__name__}: {e}") from e
+
+    def _stop_hooks(self) -> None:
+        for app in reversed(self._apps):
+            for hook in app.stopping:
+                try:
+                    self._call(hook)
+                except BaseException:  # noqa: BLE001 (it leaves anyway)
+                    _log.exception("%s failed", _named(hook))
+
+    def _call(self, hook: Callable[[], Any]) -> None:
+        answer = hook()
+        if inspect.iscoroutine(answer):
+            self._runner.run(answer)
+
+    # -- for who runs jobs, in any thread ----------------------------------------------------------------------
+
+    def next(self) -> Claim | None:
+        """The next job; None: there will be no more."""
         try:
             return self._jobs.get_nowait()
         except queue.Empty:
-            self._send()  # nothing to do: nobody should wait for what is done
+            self.flush()  # nothing to do: nobody should wait for what is done
             return self._jobs.get()
 
-    def _send(self) -> None:
-        self._sent_at = time.monotonic()
+    def take(self) -> Claim | None:
+        """The next job that is there already."""
+        with contextlib.suppress(queue.Empty):
+            return self._jobs.get_nowait()
+        return None
+
+    def give_back(self, claim: Claim) -> None:
+        """It was not started."""
+        self._reply(Ending(claim, Released()), 0.0)
+
+    def reply(self, ending: Ending, began: float, ctx: Context | None) -> None:
+        """A job has ended."""
+        if ctx is not None and ctx is self._titled:
+            self._title()
+        self._reply(ending, time.monotonic() - began)
+        if self._recycling.wanted:
+            with self._lock:
+                why = None if self.closed else self._recycling.after_job()
+            if why is not None:
+                self._leave(why)
+
+    def _reply(self, ending: Ending, seconds: float) -> None:
+        line = reply_line(ending, seconds)
+        if len(line) > MAX_LINE:
+            words = f"the reply has {len(line):,} bytes with result, jobs and traceback; the limit is {MAX_LINE:,}"
+            line = reply_line(Ending(ending.claim, Failed(words), ending.delay), seconds)
+        with self._lock:
+            self._replied += 1
+            self._replies.append(line)
+            full = len(self._replies) >= GATHERED or time.monotonic() - self._sent_at >= GATHER_SECONDS
+        if full:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what has been replied."""
         if self._replies:
-            self._channel.sendall(b"".join(self._replies))
-            self._replies.clear()
+            self._send(b"")
+
+    def say(self, line: bytes) -> None:
+        """Send a line at once, from a handler."""
+        self._send(line)
+        if self._main.waiting:  # it was not interrupted in the middle of the line
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def _send(self, line: bytes) -> None:
+        with self._lock:
+            self._sender = threading.get_ident()
+            try:
+                data, self._replies = b"".join(self._replies) + line, []
+                self._sent_at = time.monotonic()
+                self._channel.sendall(data)
+            finally:
+                self._sender = 0
+
+    def _is_sending(self) -> bool:
+        return self._sender == threading.get_ident()
+
+    def _leave(self, why: str) -> None:
+        """Start no more, and wait to be told to go."""
+        self.closed = True
+        self._send(line_of(say="leaving", why=why))
+        self._recall()
+
+    def _title(self, ctx: Context | None = None) -> None:
+        self._titled = ctx
+        setproctitle.setproctitle(f"forge: worker {self._label}{f' {ctx.kind}' if ctx else ''}")
+
+    # -- the reading thread ------------------------------------------------------------------------------------
 
     def _read(self) -> None:
-        """The second thread. A master that is gone takes this process with it, handler or not."""
         lines = Lines()
-        while data := self._receive():
-            for line in lines.feed(data):
-                message = orjson.loads(line)
-                if "do" not in message:
-                    self._jobs.put(claim_of(message))
-                elif message["do"] == "drain":
-                    self._draining.set()
-                    self._jobs.put(None)
-        os._exit(0)
+        try:
+            while data := self._receive():
+                received = self._received
+                for line in lines.feed(data):
+                    self._obey(orjson.loads(line))
+                if self._received > received:
+                    self._runner.jobs_came()
+        except OSError:
+            pass
+        except BaseException:  # noqa: BLE001 (a worker that cannot hear is of no use)
+            _log.exception("the reader failed")
+        _vanish()
 
     def _receive(self) -> bytes:
-        try:
-            return self._channel.recv(1 << 18)
-        except OSError:
-            return b""
+        """What has come; until then, what is to be done in time."""
+        while (patience := self._patience()) is not None and not self._ready.poll(patience):
+            self._tick()
+        return self._channel.recv(1 << 18)
+
+    def _patience(self) -> int | None:
+        """Milliseconds until something is to be done even if nothing comes."""
+        idle = self._received == self._replied
+        if not self._replies and (idle or (self._titled is not None and self._jobs.empty())):
+            return None
+        return TICK
+
+    def _tick(self) -> None:
+        self.flush()
+        if self._titled is None:
+            longest = min(self._runner.running(), key=lambda ctx: ctx._began, default=None)
+            if longest is not None and time.monotonic() - longest._began >= TICK / 1000:
+                self._title(longest)
+                if longest not in self._runner.running():  # it has ended meanwhile, and had no title to take away
+                    self._title()
+
+    def _obey(self, message: dict[str, Any]) -> None:
+        if "answer" in message:
+            self.link.answered(message)
+            return
+        match message.get("do"):
+            case None:
+                self._take_in(claim_of(message))
+            case "recall":
+                self._recall()
+            case "drain":
+                self.closed = True
+                self._recall()
+                self._runner.finish()
+            case "cancel":
+                self._cancel(UUID(message["id"]), message.get("why") or "cancelled by user")
+            case "interrupt":
+                if (ctx := self._find(UUID(message["id"]))) is not None:
+                    self._interrupt(ctx)
+            case "stacks":
+                os.write(2, f"stacks of worker {self._label} ({os.getpid()}):\n".encode())
+                faulthandler.dump_traceback(file=2, all_threads=True)
+
+    def _take_in(self, claim: Claim) -> None:
+        self._received += 1
+        if self.closed:
+            self.give_back(claim)
+        else:
+            self._jobs.put(claim)
+
+    def _recall(self) -> None:
+        """Give back what has not started. In whatever thread."""
+        for claim in self._unstarted():
+            self.give_back(claim)
+        self.flush()
+
+    def _unstarted(self) -> Iterator[Claim]:
+        """Taken away from who would have started it."""
+        ends = 0
+        with contextlib.suppress(queue.Empty):
+            while True:
+                claim = self._jobs.get_nowait()
+                if claim is None:
+                    ends += 1
+                else:
+                    yield claim
+        for _ in range(ends):
+            self._jobs.put(None)
+
+    def _cancel(self, id: UUID, why: str) -> None:
+        ctx = self._find(id)
+        if ctx is None and self._cancel_unstarted(id, why):
+            return
+        if ctx is None:
+            # It has ended, or is on its way to its seat: then the seat finds this, or this finds it in the seat.
+            if len(self.early) >= EARLY_KEPT:
+                self.early.clear()
+            self.early[id] = why
+            ctx = self._find(id)
+        if ctx is not None:
+            self.early.pop(id, None)
+            ctx._stop(why)
+
+    def _cancel_unstarted(self, id: UUID, why: str) -> bool:
+        found = None
+        for claim in list(self._unstarted()):
+            if claim.id == id:
+                found = claim
+            else:
+                self._jobs.put(claim)
+        self._runner.jobs_came()
+        if found is None:
+            return False
+        timeout = why.startswith("timeout")  # of what has not begun
+        self._reply(Ending(found, Released() if timeout else Cancelled(why)), 0.0)
+        self.flush()
+        return True
+
+    def _find(self, id: UUID) -> Context | None:
+        return next((ctx for ctx in self._runner.running() if ctx.id == id), None)
+
+    def _interrupt(self, ctx: Context) -> None:
+        if ctx._task is not None:
+            ctx._stop(ctx._why or "interrupted")
+        else:
+            self._runner.interrupt(ctx)
+
+
+def _vanish() -> NoReturn:
+    """The master is gone; so is this process, handler or not, with everything that handlers have started."""
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(0)
+
+
+def _named(hook: Callable[[], Any]) -> str:
+    return f"{getattr(hook, '__module__', '?')}.{getattr(hook, '__qualname__', repr(hook))}"

@@ -8,160 +8,62 @@ own thread and is not; an `async def` handler's is. Storage is the app's: nothin
 from __future__ import annotations
 
 import asyncio
-import math
 import os
-import random
 import socket
-import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Protocol
-from uuid import UUID
+from typing import Protocol, TypeVar
 
-from forge import codec, fastpath
-from forge.app.registry import Handler
-from forge.errors import InvalidJob
-from forge.job import Claim, Done, Ending, Failed, Outcome, Released
-from forge.retry import DEFAULT_BACKOFF, Backoff
+from forge.app.context import Context
+from forge.app.registry import Handler, Owner
+from forge.job import Claim, Ending, NewJob, Receipt, Written
 from forge.storage import Storage
 from forge.storage.contract import LowWater, Want
+from forge.worker.builtin import BUILTIN
+from forge.worker.steps import UNKNOWN_KIND_PAUSE, perform, unknown_kind
 
-__all__ = ["Context", "HasTasks", "Summary", "drain", "execute"]
+__all__ = ["UNKNOWN_KIND_PAUSE", "Context", "HasTasks", "Here", "Summary", "drain", "execute"]
 
-# How long a job of a kind that nobody here knows stays away: uniform between these seconds, so that in a rolling deploy
-# a pod that does know it comes by, and a backlog of such jobs does not come back all at once.
-UNKNOWN_KIND_PAUSE = (5.0, 60.0)
+T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
-    """What a handler registered with `@app.handler` is told about its job, beside the payload."""
+class Here:
+    """A link that leads nowhere else: what a context asks is done at once, with the app's own storage."""
 
-    id: UUID
-    kind: str
-    queue: str
-    attempt: int  # 1 at the first try
-    max_attempts: int
-    timeout: int  # seconds
+    def __init__(self, app: Owner) -> None:
+        self._app = app
+
+    def enqueue(self, claim: Claim, jobs: list[NewJob]) -> Future[list[Receipt]]:  # noqa: ARG002 (see `Link`)
+        return _now(lambda: self._app.storage.enqueue(jobs))
+
+    def acquire(self, claim: Claim, scope: str, tokens: int) -> Future[float | None]:  # noqa: ARG002 (always granted)
+        return _now(lambda: None)
+
+    def drain(self, scope: str) -> Future[None]:  # noqa: ARG002 (the same)
+        return _now(lambda: None)
+
+    def progress(self, claim: Claim, percent: float, message: str | None) -> None:
+        """Stored at once: a handler that runs for a while can be watched."""
+        self._app.storage.progress([(claim.id, claim.token, percent, message)])
+
+
+def _now(work: Callable[[], T]) -> Future[T]:
+    future: Future[T] = Future()
+    try:
+        future.set_result(work())
+    except Exception as e:  # noqa: BLE001 (raised again where the answer is read)
+        future.set_exception(e)
+    return future
 
 
 def execute(claim: Claim, handlers: Mapping[str, Handler]) -> Ending:
     """Run one job to its ending. Whatever the handler does, even exit, the answer is an ending and not an exception."""
     handler = handlers.get(claim.kind)
     if handler is None:
-        return _unknown_kind(claim)
-    try:
-        arguments = _decode(claim)
-        returned = _call(handler, claim, arguments)
-        outcome = _as_outcome(returned)
-        return Ending(claim, outcome, _delay(handler, claim, outcome), result=_encode_result(claim, outcome))
-    except Outcome as raised:
-        return _raised_outcome(handler, claim, raised)
-    except BaseException as error:  # noqa: BLE001 (a job is always finalized)
-        return _failure(handler, claim, error)
-
-
-def _unknown_kind(claim: Claim) -> Ending:
-    """Back untouched, attempt refunded: another pod may know it, or the next release."""
-    return Ending(claim, Released(f"no handler for kind {claim.kind}"), random.uniform(*UNKNOWN_KIND_PAUSE))
-
-
-def _decode(claim: Claim) -> Any:
-    return codec.decode(claim.payload)
-
-
-def _call(handler: Handler, claim: Claim, payload: Any) -> Any:
-    """The handler's return value. An `async def` runs in an event loop of its own, within the job's timeout."""
-    if handler.takes_ctx:
-        ctx = Context(claim.id, claim.kind, claim.queue, claim.attempt, claim.max_attempts, claim.timeout)
-        args, kwargs = (ctx, payload), {}
-    else:
-        args, kwargs = tuple(payload["args"]), payload["kwargs"]
-    if handler.is_async:
-        return asyncio.run(_within(claim.timeout, handler.fn, args, kwargs))
-    return handler.fn(*args, **kwargs)
-
-
-async def _within(seconds: int, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    limit = asyncio.timeout(seconds)
-    try:
-        async with limit:
-            return await fn(*args, **kwargs)
-    except TimeoutError:
-        if limit.expired():
-            raise Failed(f"timeout after {seconds} s") from None
-        raise
-
-
-def _as_outcome(returned: Any) -> Outcome:
-    """A returned outcome, or its bare class, as it is; anything else is the result of a job that is done."""
-    if isinstance(returned, type) and issubclass(returned, Outcome):
-        return returned()
-    return returned if isinstance(returned, Outcome) else Done(returned)
-
-
-def _encode_result(claim: Claim, outcome: Outcome) -> bytes | None:
-    """The result to keep. One that JSON cannot carry fails the job: done without it would be a lie to who waits."""
-    if not isinstance(outcome, Done) or not claim.keep_result:
-        return None
-    try:
-        return codec.encode_payload(outcome.result, name="result")
-    except InvalidJob as e:
-        raise Failed(f"the result cannot be kept: {e}") from None
-
-
-def _raised_outcome(handler: Handler, claim: Claim, outcome: Outcome) -> Ending:
-    try:
-        result = _encode_result(claim, outcome)
-    except Failed as failed:
-        outcome, result = failed, None
-    text = None if isinstance(outcome, Done) else _traceback_of(outcome)
-    return Ending(claim, outcome, _delay(handler, claim, outcome), text, result)
-
-
-def _failure(handler: Handler, claim: Claim, error: BaseException) -> Ending:
-    outcome = Failed(_message_of(error))
-    outcome.__cause__ = error  # so that who runs the loop can see a KeyboardInterrupt
-    return Ending(claim, outcome, _delay(handler, claim, outcome), _traceback_of(error))
-
-
-def _message_of(error: BaseException) -> str:
-    """`ValueError: no luck`. An exception that cannot even be printed has at least its type."""
-    name = type(error).__name__
-    try:
-        said = str(error)
-    except Exception:  # noqa: BLE001 (user code)
-        said = "(its message cannot be read)"
-    return codec.clean_text(f"{name}: {said}" if said else name)
-
-
-def _traceback_of(error: BaseException) -> str:
-    """The whole chain of causes as text, without the frames of this module above the handler."""
-    inside = error.__traceback__
-    while inside is not None and inside.tb_frame.f_code.co_filename == __file__ and inside.tb_next is not None:
-        inside = inside.tb_next
-    try:
-        lines = traceback.format_exception(type(error), error, inside)
-    except Exception:  # noqa: BLE001 (user code again: it prints the message)
-        lines = traceback.format_tb(inside)
-    return codec.clean_text("".join(lines))
-
-
-def _delay(handler: Handler, claim: Claim, outcome: Outcome) -> float:
-    """Seconds until the retry of a failed job, by the task's curve; by forge's own if the user's is broken."""
-    if not isinstance(outcome, Failed):
-        return 0.0
-    curve = handler.backoff
-    if not isinstance(curve, Backoff):
-        try:
-            seconds = float(curve(claim.attempt))
-            if math.isfinite(seconds) and seconds >= 0:
-                return seconds
-        except Exception as e:  # noqa: BLE001 (user code)
-            outcome.message += f" (and its backoff failed: {_message_of(e)})"
-        curve = DEFAULT_BACKOFF
-    return fastpath.delay(curve.curve, claim.attempt, curve.base, curve.cap, random.random())
+        return unknown_kind(claim)
+    return perform(Context(claim, handler.app, Here(handler.app)), handler, asyncio.run)
 
 
 @dataclass(slots=True)
@@ -200,9 +102,9 @@ def drain(
     `queues` defaults to all that have jobs or handlers; they take turns. A job's ending is written in the transaction
     that claims the next one. Ctrl-C ends the job that runs as failed, and then the loop.
     """
-    storage, handlers, done = app.storage, app.tasks, Summary()
+    storage, handlers, done = app.storage, {**BUILTIN, **app.tasks}, Summary()
     names = (
-        sorted({*storage.counts(), *(h.queue or "default" for h in handlers.values())}) if queues is None else queues
+        sorted({*storage.counts(), *(h.queue or "default" for h in app.tasks.values())}) if queues is None else queues
     )
     wants = [Want(name, 1, LowWater()) for name in names]
     who = storage.register("inline", names, socket.gethostname(), os.getpid())
@@ -210,7 +112,8 @@ def drain(
         _, claims = storage.exchange(who, [], wants)
         while claims:
             ending = execute(claims.pop(0), handlers)
-            stale, more = storage.exchange(who, [ending], wants if until_empty and not claims else [])
+            endings = [] if isinstance(ending.outcome, Written) else [ending]
+            stale, more = storage.exchange(who, endings, wants if until_empty and not claims else [])
             done.add(ending, len(stale))
             if on_job:
                 on_job(ending)

@@ -6,7 +6,7 @@ import importlib
 import os
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 from forge.app import Forge, Handler, Task
 from forge.config import Config, suggest
 from forge.errors import ConfigError, UsageError
+from forge.worker import builtin
 
 __all__ = ["Found", "Known", "known_tasks"]
 
@@ -33,20 +34,25 @@ class Known:
 
     modules: tuple[str, ...]
     kinds: Mapping[str, Found]
+    apps: tuple[Forge, ...] = ()
 
     @property
     def handlers(self) -> dict[str, Handler]:
-        """As a worker takes them."""
-        return {kind: found.handler for kind, found in self.kinds.items()}
+        """As a worker takes them: with those that forge has built in, where the modules have no other."""
+        return {**builtin.BUILTIN, **{kind: found.handler for kind, found in self.kinds.items()}}
 
     def get(self, kind: str) -> Found | None:
         """The kind, None where no modules are configured; `UsageError` if they are and none defines it."""
         if not self.modules or kind in self.kinds:
             return self.kinds.get(kind)
+        if kind in builtin.BUILTIN:
+            return Found(builtin.app, builtin.BUILTIN[kind], None)
         raise UsageError(f"no task {kind}{suggest(kind, self.kinds, show=0)}   (forge tasks lists all)")
 
 
-def known_tasks(config: Config, *, flags: Mapping[str, str | None]) -> Known:
+def known_tasks(
+    config: Config, *, flags: Mapping[str, str | None], after_import: Callable[[str], None] = lambda module: None
+) -> Known:
     """Import the modules and gather their tasks. `flags` of the command are made known to apps by the environment, so
     that `Forge()` in a module means the database the command means."""
     for variable, value in flags.items():
@@ -56,9 +62,12 @@ def known_tasks(config: Config, *, flags: Mapping[str, str | None]) -> Known:
     if folder not in sys.path:
         sys.path.insert(0, folder)
     kinds: dict[str, Found] = {}
+    apps: dict[Forge, None] = {}
     for name in config.modules:
-        _gather(_import(name, config.origin["modules"], folder), kinds)
-    return Known(config.modules, dict(sorted(kinds.items())))
+        module = _import(name, config.origin["modules"], folder)
+        after_import(name)
+        _gather(module, kinds, apps)
+    return Known(config.modules, dict(sorted(kinds.items())), tuple(apps))
 
 
 def _import(name: str, origin: str, folder: str) -> ModuleType:
@@ -84,12 +93,13 @@ def _failed(name: str, origin: str, error: Exception) -> str:
     return f"cannot import {name}: {type(error).__name__}: {said}{place}; modules in {origin} names it"
 
 
-def _gather(module: ModuleType, kinds: dict[str, Found]) -> None:
+def _gather(module: ModuleType, kinds: dict[str, Found], known_apps: dict[Forge, None]) -> None:
     values = list(vars(module).values())
     found = {value.kind: value for value in values if isinstance(value, Task)}
     apps = [value for value in values if isinstance(value, Forge)]
     apps += [app for task in found.values() if isinstance(app := task._app, Forge)]
     for app in dict.fromkeys(apps):
+        known_apps[app] = None
         for kind, handler in app.tasks.items():
             if (known := kinds.get(kind)) and known.handler is not handler:
                 raise ConfigError(

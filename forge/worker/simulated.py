@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 from uuid import UUID
 
@@ -37,10 +38,16 @@ def draw(id: UUID, attempt: int, step: int) -> float:
     return (int.from_bytes(digest, "big") >> 11) / 2**53
 
 
-def perform(kind: str, id: UUID, attempt: int, speed: float = 1.0) -> None:
-    """Go through the plan of a kind, `speed` times as fast as it is written; raises `Failed` where the draw says so."""
+def perform(
+    kind: str, id: UUID, attempt: int, speed: float = 1.0, before_step: Callable[[], None] = lambda: None
+) -> None:
+    """Go through the plan of a kind, `speed` times as fast as it is written; raises `Failed` where the draw says so.
+
+    A cancellation is looked for by `before_step`, never in the middle of one.
+    """
     plan = PLANS[kind]
     for number, step in enumerate(plan):
+        before_step()
         time.sleep(step.milliseconds / 1000 / speed)
         if attempt == 1 and draw(id, attempt, number) < step.failure:
             raise Failed(f"simulated failure at step {number + 1}/{len(plan)} for kind={kind}")

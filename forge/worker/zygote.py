@@ -8,15 +8,16 @@ after the imports says so, or names what a module has left running.
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import gc
+import logging
 import os
 import random
 import selectors
 import signal
 import socket
 import sys
-import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -24,18 +25,21 @@ from typing import Any, NoReturn
 import orjson
 import setproctitle
 
-from forge import config
-from forge.app.registry import Handler
+from forge import config, logs
+from forge.config.model import QueueConfig
 from forge.errors import ForgeError
 from forge.protocol import Lines
 from forge.retry import Backoff
-from forge.worker.child import Worker
+from forge.worker.audit import Audit
+from forge.worker.builtin import BUILTIN
+from forge.worker.child import StartFailed, Worker
 from forge.worker.exec import become_program
 from forge.worker.modules import Known, known_tasks
 
 __all__ = ["die_with_parent", "main"]
 
 _PR_SET_PDEATHSIG = 1
+START_FAILED = 78  # the exit code of a worker whose start hook raised; EX_CONFIG of sysexits.h
 
 
 def die_with_parent(parent: int) -> None:
@@ -55,7 +59,8 @@ class Zygote:
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
-        self._handlers: Mapping[str, Handler] = {}
+        self._config: config.Config
+        self._known: Known
         self._children: set[int] = set()
         self._environ = dict(os.environ)  # before the modules can change it: what programs are given
         self._retired = False
@@ -64,12 +69,13 @@ class Zygote:
         """Everything, from the imports on."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is the master's to interpret
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        settings = config.load(Path(config_path)) if config_path else config.load()
-        known = known_tasks(settings, flags=flags)
-        self._handlers = known.handlers
+        self._config = config.load(Path(config_path)) if config_path else config.load()
+        logs.setup(self._config.logging, "zygote")
+        audit = Audit()
+        self._known = known_tasks(self._config, flags=flags, after_import=audit.look)
         gc.collect()
         gc.freeze()
-        self._say(ready=True, kinds=_described(known), unsafe=_left_running())
+        self._say(ready=True, kinds=_described(self._known), unsafe=audit.found)
         # SIGCHLD only has to interrupt the wait; children are collected in the loop.
         reader, writer = socket.socketpair()
         writer.setblocking(False)
@@ -105,15 +111,19 @@ class Zygote:
         if order["do"] == "retire":
             self._retired = True
         elif order["do"] == "fork":
-            self._fork(order["label"], fds.pop(0))
+            label = order["label"]
+            self._fork(label, order.get("queue") or label.rpartition("/")[0], fds.pop(0))
         elif order["do"] == "exec":
             self._exec(order, [fds.pop(0) for _ in range(3)])
+        elif order["do"] == "stacks":
+            os.write(2, f"stacks of the zygote ({os.getpid()}):\n".encode())
+            faulthandler.dump_traceback(file=2, all_threads=True)
 
-    def _fork(self, label: str, fd: int) -> None:
+    def _fork(self, label: str, queue: str, fd: int) -> None:
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
-            _become_worker(parent, label, fd, self._control, self._handlers)
+            _become_worker(parent, lambda: _worker(label, queue, fd, self._config, self._known), self._control)
         os.close(fd)
         self._children.add(pid)
         self._say(forked=label, pid=pid)
@@ -175,9 +185,20 @@ def _kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def _become_worker(
-    parent: int, label: str, fd: int, control: socket.socket, handlers: Mapping[str, Handler]
-) -> NoReturn:
+def _worker(label: str, queue: str, fd: int, settings: config.Config, known: Known) -> Worker:
+    """In the child: a worker of this queue, with its settings."""
+    logs.setup(settings.logging, label)
+    return Worker(
+        label,
+        socket.socket(fileno=fd),
+        known.handlers,
+        settings.queues.get(queue, QueueConfig()),
+        apps=known.apps,
+        give_up_after=settings.unknown_kind_ttl,
+    )
+
+
+def _become_worker(parent: int, make: Callable[[], Worker], control: socket.socket) -> NoReturn:
     """In the child: make anew what must not be shared, then serve."""
     code = 1
     try:
@@ -187,8 +208,11 @@ def _become_worker(
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         control.close()
         random.seed()
-        Worker(label, socket.socket(fileno=fd), handlers).run()
+        make().run()
         code = 0
+    except StartFailed as e:
+        code = START_FAILED
+        logging.getLogger("forge.worker").error(str(e), exc_info=e.__cause__)  # noqa: TRY400 (of the cause)
     except (BrokenPipeError, ConnectionResetError):
         pass  # the master is gone
     except BaseException:  # noqa: BLE001 (nothing may run on into the zygote's code)
@@ -203,16 +227,13 @@ def _become_worker(
 
 def _described(known: Known) -> dict[str, Any]:
     """What the master, which imports no user code, must know of each kind: how long a retry waits after a timeout."""
-    found = {}
+    found: dict[str, dict[str, Any]] = {}
     for kind, handler in known.handlers.items():
         curve = handler.backoff if isinstance(handler.backoff, Backoff) else Backoff()
         found[kind] = {"curve": curve.curve, "base": curve.base, "cap": curve.cap}
+        if BUILTIN.get(kind) is handler:
+            found[kind]["builtin"] = True
     return found
-
-
-def _left_running() -> list[str]:
-    """What the modules started that does not survive a fork."""
-    return [f"thread {t.name}" for t in threading.enumerate() if t is not threading.main_thread()]
 
 
 def main() -> None:

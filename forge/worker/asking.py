@@ -1,0 +1,66 @@
+"""What handlers ask of the master and tell it. A question has a number, and waits for the answer with that number."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+from uuid import UUID
+
+from forge.errors import ForgeError, InvalidJob
+from forge.job import Claim, Deduped, Enqueued, NewJob, Receipt
+from forge.protocol import MAX_LINE, line_of, record_of
+
+__all__ = ["MasterLink"]
+
+
+class MasterLink:
+    """The `Link` of contexts in a forked worker. Handlers ask in their threads; the reading thread brings answers."""
+
+    def __init__(self, send: Callable[[bytes], None]) -> None:
+        self._send = send
+        self._numbers = itertools.count(1)
+        self._open: dict[int, tuple[Future[Any], Callable[[dict[str, Any]], Any]]] = {}
+
+    def enqueue(self, claim: Claim, jobs: list[NewJob]) -> Future[list[Receipt]]:
+        """See `Link`."""
+        return self._ask(_receipts, "enqueue", id=claim.id.hex, jobs=[record_of(job) for job in jobs])
+
+    def acquire(self, claim: Claim, scope: str, tokens: int) -> Future[float | None]:
+        """See `Link`."""
+        return self._ask(_wait, "acquire", id=claim.id.hex, scope=scope, tokens=tokens)
+
+    def drain(self, scope: str) -> Future[None]:
+        """See `Link`."""
+        return self._ask(lambda _: None, "drain", scope=scope)
+
+    def progress(self, claim: Claim, percent: float, message: str | None) -> None:
+        """See `Link`."""
+        self._send(line_of(say="progress", id=claim.id.hex, percent=percent, message=message))
+
+    def answered(self, message: dict[str, Any]) -> None:
+        """The master has answered."""
+        future, read = self._open.pop(message["answer"])
+        if "error" in message:
+            future.set_exception(ForgeError(message["error"]))
+        else:
+            future.set_result(read(message))
+
+    def _ask(self, read: Callable[[dict[str, Any]], Any], what: str, **details: Any) -> Future[Any]:
+        number = next(self._numbers)
+        line = line_of(ask=number, **{"for": what}, **details)
+        if len(line) > MAX_LINE:
+            raise InvalidJob(f"that is {len(line):,} bytes at once; the limit is {MAX_LINE:,}: do it in parts")
+        future: Future[Any] = Future()
+        self._open[number] = future, read
+        self._send(line)
+        return future
+
+
+def _receipts(message: dict[str, Any]) -> list[Receipt]:
+    return [Enqueued(UUID(id)) if stored else Deduped(UUID(id)) for stored, id in message["receipts"]]
+
+
+def _wait(message: dict[str, Any]) -> float | None:
+    return None if message.get("granted") else float(message["retry_after"])

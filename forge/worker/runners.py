@@ -1,0 +1,378 @@
+"""The three kinds of worker: one job at a time in the main thread, several in threads, or many on an event loop.
+
+A seat is where one `def` handler at a time runs: the main thread, where a signal can interrupt it, or another, where an
+asynchronous exception can. Either way only the job that is meant is interrupted, never the one after it: a seat says
+which job it has, and gives that up before it goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal, Protocol
+from uuid import UUID
+
+from forge.app.context import Context
+from forge.app.link import Link
+from forge.app.registry import Handler
+from forge.errors import Interrupted
+from forge.job import Claim, Ending
+from forge.logs import current_job
+from forge.worker.steps import aperform, perform, raised, unknown_kind
+
+__all__ = ["Crew", "Runner", "make_runner"]
+
+
+class Crew(Protocol):
+    """What a runner needs of its worker."""
+
+    handlers: Mapping[str, Handler]
+    give_up_after: float | None  # seconds, for jobs of a kind nobody knows
+    early: dict[UUID, str]  # why jobs should stop that were on their way to their seat when the word came
+    closed: bool  # start no more
+
+    @property
+    def link(self) -> Link:
+        """What contexts ask."""
+        ...
+
+    def next(self) -> Claim | None:
+        """The next job; None: there will be no more."""
+        ...
+
+    def take(self) -> Claim | None:
+        """The next job that is there already."""
+        ...
+
+    def give_back(self, claim: Claim) -> None:
+        """It was not started."""
+        ...
+
+    def reply(self, ending: Ending, began: float, ctx: Context | None) -> None:
+        """It has ended."""
+        ...
+
+    def flush(self) -> None:
+        """Send what has been replied."""
+        ...
+
+
+class Seat:
+    """Where one job at a time runs, in the thread that calls `work`."""
+
+    def __init__(self, crew: Crew) -> None:
+        self._crew = crew
+        self.ctx: Context | None = None  # the job that runs, and may be interrupted
+        self._loop: asyncio.Runner | None = None  # kept from job to job, for `async def` handlers
+
+    def work(self) -> None:
+        """One job after another, until there will be no more."""
+        crew = self._crew
+        while (claim := crew.next()) is not None:
+            if crew.closed:
+                crew.give_back(claim)
+            else:
+                self.one(claim)
+
+    def one(self, claim: Claim) -> None:
+        """Run a job and reply."""
+        crew, began = self._crew, time.monotonic()
+        handler = crew.handlers.get(claim.kind)
+        if handler is None:
+            crew.reply(unknown_kind(claim, crew.give_up_after), began, None)
+            return
+        ctx = Context(claim, handler.app, crew.link)
+        ending: Ending | None = None
+        try:
+            try:
+                self.ctx = ctx
+                if crew.early:
+                    heed(crew, ctx)
+                ending = perform(ctx, handler, self.run)
+            finally:
+                self.settle()
+        except Interrupted as late:  # in the last moment, when the handler had ended
+            self.settle()
+            current_job.set(None)
+            ending = ending or raised(ctx, handler, late)
+        crew.reply(ending, began, ctx)
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine on the seat's own loop."""
+        if self._loop is None:
+            self._loop = asyncio.Runner()
+        return self._loop.run(coroutine)
+
+    def close(self) -> None:
+        """End the loop, and what it still has to do."""
+        if self._loop is not None:
+            self._loop.close()
+
+    def settle(self) -> None:
+        """From here on the job cannot be interrupted any more."""
+        self.ctx = None
+
+    def interrupt(self, ctx: Context) -> None:
+        """From another thread: raise in the handler, if it is this job that runs."""
+        raise NotImplementedError
+
+
+class MainSeat(Seat):
+    """The main thread: SIGTERM, from the process to itself, whose handler raises."""
+
+    def __init__(self, crew: Crew, sending: Callable[[], bool]) -> None:
+        """`sending`: whether the main thread is in the middle of writing to the master, where nothing may be raised."""
+        super().__init__(crew)
+        self._sending = sending
+        self._meant: Context | None = None
+
+    def interrupt(self, ctx: Context) -> None:
+        self._meant = ctx
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether the signal came at a time when nothing could be raised."""
+        return self._meant is not None
+
+    def on_signal(self) -> None:
+        """In the main thread, between two of its instructions."""
+        meant = self._meant
+        if meant is None or self._sending():
+            return
+        self._meant = None
+        if meant is self.ctx:
+            raise Interrupted("told to stop, and went on")
+
+
+class ThreadSeat(Seat):
+    """Any other thread: CPython raises in it when it next runs Python code."""
+
+    def __init__(self, crew: Crew) -> None:
+        super().__init__(crew)
+        self._lock = threading.Lock()
+        self._thread = 0
+        self._pending = False
+
+    def work(self) -> None:
+        try:
+            super().work()
+        finally:
+            self.close()
+
+    def one(self, claim: Claim) -> None:
+        self._thread = threading.get_ident()
+        super().one(claim)
+
+    def interrupt(self, ctx: Context) -> None:
+        with self._lock:
+            if self.ctx is ctx and not self._pending:
+                self._pending = True
+                _raise_in(self._thread, Interrupted)
+
+    def settle(self) -> None:
+        with self._lock:
+            self.ctx = None
+            if self._pending:
+                self._pending = False
+                _raise_in(self._thread, None)  # it may not have come to that
+
+
+def _raise_in(thread: int, error: type[BaseException] | None) -> None:
+    what = ctypes.py_object() if error is None else ctypes.py_object(error)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), what)
+
+
+def heed(crew: Crew, ctx: Context) -> None:
+    """A word to stop that came while the job was on its way here."""
+    why = crew.early.pop(ctx.id, None)
+    if why is not None:
+        ctx._stop(why)
+
+
+class Runner(Protocol):
+    """One way to run jobs."""
+
+    def serve(self) -> None:
+        """In the main thread: run jobs until there will be no more."""
+        ...
+
+    def jobs_came(self) -> None:
+        """From the reading thread."""
+        ...
+
+    def finish(self) -> None:
+        """From the reading thread: there will be no more."""
+        ...
+
+    def running(self) -> Iterator[Context]:
+        """The jobs that run now; may be asked by any thread."""
+        ...
+
+    def interrupt(self, ctx: Context) -> None:
+        """From the reading thread: raise in the handler of this job, if it still runs."""
+        ...
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """In the main thread, while it does not serve: run a coroutine, where `async def` handlers run if possible."""
+        ...
+
+    def close(self) -> None:
+        """In the main thread, at the end."""
+        ...
+
+
+class SeatRunner:
+    """Jobs in seats: the main one, or one in each of several threads."""
+
+    def __init__(self, main: MainSeat, threads: list[ThreadSeat], end: Callable[[], None]) -> None:
+        """`end` makes one `Crew.next` answer None."""
+        self._main, self._threads, self._end = main, threads, end
+
+    def serve(self) -> None:
+        if not self._threads:
+            self._main.work()
+        threads = [threading.Thread(target=seat.work, name=f"job-{n}") for n, seat in enumerate(self._threads)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def jobs_came(self) -> None:
+        """Who waits for one has been woken by its coming."""
+
+    def finish(self) -> None:
+        for _ in range(len(self._threads) or 1):
+            self._end()
+
+    def running(self) -> Iterator[Context]:
+        for seat in (self._main, *self._threads):
+            if (ctx := seat.ctx) is not None:
+                yield ctx
+
+    def interrupt(self, ctx: Context) -> None:
+        for seat in (self._main, *self._threads):
+            if seat.ctx is ctx:
+                seat.interrupt(ctx)
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        return self._main.run(coroutine)
+
+    def close(self) -> None:
+        self._main.close()
+
+
+class AsyncRunner:
+    """Jobs as tasks of one event loop in the main thread; `def` handlers in threads."""
+
+    def __init__(self, crew: Crew, capacity: int) -> None:
+        self._crew, self._capacity = crew, capacity
+        self._runner = asyncio.Runner()
+        self._loop = self._runner.get_loop()
+        self._finished = asyncio.Event()
+        self._awaited: dict[Context, None] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._pool: ThreadPoolExecutor | None = None
+        self._free: list[ThreadSeat] = []
+        self._seats: list[ThreadSeat] = []
+        self._flushing = False
+
+    def serve(self) -> None:
+        self._runner.run(self._serve())
+
+    async def _serve(self) -> None:
+        await self._finished.wait()
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def jobs_came(self) -> None:
+        self._loop.call_soon_threadsafe(self._start)
+
+    def finish(self) -> None:
+        self._loop.call_soon_threadsafe(self._finished.set)
+
+    def _start(self) -> None:
+        """Start what has come, as far as there is room."""
+        while len(self._tasks) < self._capacity and (claim := self._crew.take()) is not None:
+            if self._crew.closed:
+                self._crew.give_back(claim)
+                continue
+            task = self._loop.create_task(self._one(claim))
+            self._tasks.add(task)
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._start()
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush)  # with whatever else ends in this turn of the loop
+
+    def _flush(self) -> None:
+        self._flushing = False
+        self._crew.flush()
+
+    async def _one(self, claim: Claim) -> None:
+        handler = self._crew.handlers.get(claim.kind)
+        if handler is None or not handler.is_async:
+            await self._in_thread(claim)
+            return
+        began = time.monotonic()
+        ctx = Context(claim, handler.app, self._crew.link)
+        self._awaited[ctx] = None
+        try:
+            heed(self._crew, ctx)
+            ending = await aperform(ctx, handler)
+        finally:
+            del self._awaited[ctx]
+        self._crew.reply(ending, began, ctx)
+
+    async def _in_thread(self, claim: Claim) -> None:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._capacity, "job")
+        if not self._free:
+            seat = ThreadSeat(self._crew)
+            self._seats.append(seat)
+        else:
+            seat = self._free.pop()
+        await self._loop.run_in_executor(self._pool, seat.one, claim)
+        self._free.append(seat)
+
+    def running(self) -> Iterator[Context]:
+        yield from list(self._awaited)
+        for seat in list(self._seats):
+            if (ctx := seat.ctx) is not None:
+                yield ctx
+
+    def interrupt(self, ctx: Context) -> None:
+        for seat in list(self._seats):
+            seat.interrupt(ctx)
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        return self._runner.run(coroutine)
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+        self._runner.close()
+
+
+def make_runner(
+    kind: Literal["process", "threads", "async"],
+    capacity: int,
+    crew: Crew,
+    *,
+    end: Callable[[], None],
+    sending: Callable[[], bool],
+) -> tuple[Runner, MainSeat]:
+    """The runner of a kind, and the seat in the main thread, which may be empty."""
+    main = MainSeat(crew, sending)
+    if kind == "async":
+        return AsyncRunner(crew, capacity), main
+    return SeatRunner(main, [ThreadSeat(crew) for _ in range(capacity)] if kind == "threads" else [], end), main

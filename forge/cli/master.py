@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from forge import __version__, logs
@@ -14,7 +14,7 @@ from forge.cli import report
 from forge.cli.common import Cli, Parser, counted, sqlite_file
 from forge.cli.project import native
 from forge.cli.reloading import Watcher, prepare_to_reload
-from forge.cli.starting import check_programs, take_pid_file
+from forge.cli.starting import check_programs, programs, take_pid_file
 from forge.config import Config
 from forge.errors import ExitCode
 from forge.master.notify import Notifier
@@ -46,6 +46,8 @@ def _run(words: list[str]) -> int:
         take_pid_file(cli)
         _say_what_is_not_run(cli.config)
         # By the environment, so that `Forge()` in a task module of a worker means the database this command means.
+        # Other programs do not need to know it.
+        hidden = {"FORGE_DATABASE_URL": os.environ.get("FORGE_DATABASE_URL")}
         os.environ.update({variable: value for variable, value in cli.flags.items() if value})
         file = sqlite_file(cli.config.database)
         made = "created, " if file is not None and not file.exists() else ""
@@ -59,18 +61,21 @@ def _run(words: list[str]) -> int:
             schema = cli.storage(create=not cli.args.check).schema_state()
             log(f"storage {cli.shown_url} ({made}schema {schema.current})")
         kinds = sorted(nursery.kinds)
-        log(f"{counted(len(kinds), 'task')} from {', '.join(cli.config.modules)}: {', '.join(kinds)}")
+        if cli.config.modules:
+            log(f"{counted(len(kinds), 'task')} from {', '.join(cli.config.modules)}: {', '.join(kinds)}")
+        check_programs(cli.config)
+        for line in programs(cli.config):
+            log(line)
         if cli.args.check:
-            check_programs(cli.config)
             cli.print("ok: forge-master can start")
         else:
             if cli.args.reload:
                 cli.closing(Watcher(cli.config, log))
-            return _serve(cli, nursery, notifier)
+            return _serve(cli, nursery, notifier, hidden)
         return ExitCode.OK
 
 
-def _serve(cli: Cli, nursery: Nursery, notifier: Notifier) -> int:
+def _serve(cli: Cli, nursery: Nursery, notifier: Notifier, hidden: Mapping[str, str | None]) -> int:
     """The master's life. Its storages hold five connections to PostgreSQL at most: two that claim and finalize, one
     for the rest, one that listens, one that beats."""
     config = cli.config
@@ -86,6 +91,7 @@ def _serve(cli: Cli, nursery: Nursery, notifier: Notifier) -> int:
         read_config=lambda: settings.load(path, cli.args.database, schema=cli.args.schema),
         reopen_logs=logs.reopen,
         notifier=notifier,
+        hidden=hidden,
     ).run()
 
 

@@ -13,7 +13,7 @@ from forge.config.model import CommandConfig, PoolConfig
 from forge.errors import ConfigError
 from forge.master.pidfile import PidFile
 
-__all__ = ["check_programs", "take_pid_file"]
+__all__ = ["check_programs", "programs", "take_pid_file"]
 
 
 def take_pid_file(cli: Cli) -> None:
@@ -34,6 +34,22 @@ def check_programs(config: Config) -> None:
         wanted = str(folder / word) if "/" in word else word
         if shutil.which(wanted, path=program.env.get("PATH", os.environ.get("PATH"))) is None:
             raise ConfigError(f"{name}: there is no program {word}; {config.origin[f'{name}.argv']} names it")
+
+
+def programs(config: Config) -> Iterator[str]:
+    """What other programs run jobs, a line each."""
+    for name, pool in config.pools.items():
+        children = f"{pool.size} {'child' if pool.size == 1 else 'children'}"
+        yield f"pool {name}: {children} of {_short(' '.join(pool.argv))}"
+    if config.commands.allow_any:
+        yield "commands: any, by whoever can enqueue"
+    elif config.commands.named:
+        yield f"commands: {', '.join(config.commands.named)}"
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= 100 else f"{line[:100]}…"
 
 
 def _programs(config: Config) -> Iterator[tuple[str, PoolConfig | CommandConfig]]:

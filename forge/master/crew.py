@@ -30,7 +30,7 @@ YOUNG = 1.0  # a worker that dies younger than this makes its slot wait before t
 LONGEST_PAUSE = 30.0
 # Of several jobs in hand the oldest is the one that ran when the worker died, if it has been for longer than workers
 # keep answers to themselves.
-CERTAIN_AFTER = 0.05
+CERTAIN_AFTER = 0.1
 ROLL_PATIENCE = 5.0  # a worker with a job that takes longer does not hold up the replacement of the others
 
 

@@ -116,7 +116,8 @@ class Zygote:
         elif order["do"] == "exec":
             self._exec(order, [fds.pop(0) for _ in range(3)])
         elif order["do"] == "stacks":
-            faulthandler.dump_traceback()
+            os.write(2, f"stacks of the zygote ({os.getpid()}):\n".encode())
+            faulthandler.dump_traceback(file=2, all_threads=True)
 
     def _fork(self, label: str, queue: str, fd: int) -> None:
         parent = os.getpid()

@@ -120,7 +120,11 @@ def grandchild() -> None:
     if pid == 0:
         time.sleep(600)
     note("GRANDCHILD", pid)
-    time.sleep(600)
+    while True:  # whoever asks
+        try:
+            time.sleep(600)
+        except BaseException:
+            pass
 '''
 
 

@@ -1,4 +1,4 @@
-"""Jobs that must stop, in workers with one job or many: asked, interrupted, killed. And jobs waiting behind others."""
+"""Jobs that must stop, in workers with one job or many: asked, interrupted, killed. And jobs that wait behind some."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ def test_workers_killed_over_and_over_lose_no_job_and_double_only_what_they_had_
     jobs, step = 5_000, 600
     project.app.enqueue_many([project.app.job("tasks.slow", {"args": [n, 0.003], "kwargs": {}}) for n in range(jobs)])
     killed: list[int] = []
-    for ends in range(step, jobs - step, step):
-        eventually(lambda ends=ends: len(project.events("END")) >= ends, within=60)  # type: ignore[misc]
+    for so_far in range(step, jobs - step, step):
+        eventually(lambda so_far=so_far: len(project.events("END")) >= so_far, within=60)  # type: ignore[misc]
         latest = {int(pid) for _, _, pid in project.events("START")[-20:]} & pod.children()
         killed.append(min(latest))
         os.kill(killed[-1], signal.SIGKILL)

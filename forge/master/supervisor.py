@@ -130,6 +130,7 @@ class Master:
             for lane in self.lanes.values():
                 if serving:
                     if lane.dispatch(now):
+                        self.presence.holding = True
                         self._tick_at = min(self._tick_at, now + (TICK_AHEAD if lane.sent_ahead else TICK))
                     self._claimer.claim(lane, now)
                 for slot in lane.slots:

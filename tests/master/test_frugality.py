@@ -55,3 +55,23 @@ def test_an_idle_pod_asks_little_of_its_database(project_on_postgres: Project, p
     eventually(lambda: sum(BEAT in line for line in asked()) >= 12)
     statements = asked()
     assert len(statements) <= 3 * sum(BEAT in line for line in statements)  # one beat a second
+
+
+def test_producers_need_not_notify_a_pod_that_has_its_hands_full(project_on_postgres: Project) -> None:
+    project = project_on_postgres
+    project.configure(1)
+    project.start()
+    with psycopg.connect(project.url, autocommit=True) as conn:
+
+        def wakes() -> bool:
+            row = conn.execute("select wake from forge.queue where name = 'default'").fetchone()
+            assert row is not None
+            return bool(row[0])
+
+        jobs = [project.app.job("tasks.slow", {"args": [n, 0.01], "kwargs": {}}) for n in range(800)]
+        project.app.enqueue_many(jobs)
+        eventually(lambda: not wakes())
+        eventually(lambda: len(project.events("END")) == len(jobs), within=60)
+        eventually(wakes)
+    project.enqueue("slow", 801, 0.0)
+    eventually(lambda: len(project.events("END")) == len(jobs) + 1)

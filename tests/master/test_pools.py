@@ -180,6 +180,7 @@ def test_hup_brings_the_children_of_the_new_configuration(project: Project) -> N
     (project.folder / "forge.toml").write_text(text)
     pod.process.send_signal(signal.SIGHUP)
     assert running.result(timeout=30) == before
+    eventually(lambda: pod.says("replaced"))
     assert project.app.enqueue("else", {}, keep_result=True).result(timeout=30) == "sh"
     eventually(lambda: not alive(before))
     assert perl(project, "ok").result(timeout=30) != before

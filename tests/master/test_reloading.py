@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+from forge.errors import ExitCode
 from forge.job import Status
 
 from .conftest import TASKS, Pod, Project, alive, eventually
@@ -104,3 +105,18 @@ def test_queues_and_workers_follow_the_settings(project: Project) -> None:
     assert job.result(timeout=30) == 6
     assert left.status == Status.PENDING
     assert pod.stop() == 0
+
+
+def test_modules_that_leave_a_thread_running_are_told_of_or_refused(project: Project) -> None:
+    text = (
+        TASKS
+        + "\nimport threading\nthreading.Thread(target=time.sleep, args=[600], name='poller', daemon=True).start()\n"
+    )
+    (project.folder / "tasks.py").write_text(text)
+    pod = project.start()
+    assert pod.says("not safe to fork: tasks: left the thread poller running")
+    assert pod.stop() == 0
+    project.settings('fork_safety = "strict"\n[queues.default]\n')
+    ran = project.run()
+    assert ran.returncode == ExitCode.CONFIG
+    assert "error: tasks: left the thread poller running" in ran.stderr

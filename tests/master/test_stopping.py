@@ -150,6 +150,37 @@ def test_short_jobs_behind_a_long_one_are_given_to_an_idle_worker(project: Proje
     assert len(project.events("START")) == 301, "none ran twice"
 
 
+def test_a_cancellation_from_another_process_does_not_wait_for_the_beat(project: Project) -> None:
+    project.settings("heartbeat = 600\nstale_after = 3600\npoll_interval = 600\n[queues.default]\n")
+    project.start()
+    job = enqueue(project, "polite")
+    pid_of(project, "polite")
+    job.cancel()
+    eventually(lambda: job.status == Status.CANCELLED)
+
+
+def test_a_cancelled_job_that_waits_in_a_worker_behind_another_never_starts(project: Project) -> None:
+    project.configure(1)
+    project.start()
+    project.app.enqueue_many([project.app.job("tasks.add", {"args": [n, 0], "kwargs": {}}) for n in range(2000)])
+    eventually(lambda: project.app.storage.counts() == {})
+    jobs = project.app.enqueue_many(
+        [
+            project.app.job("awaiting", "go"),
+            *(project.app.job("tasks.slow", {"args": [n, 0], "kwargs": {}}) for n in range(50)),
+        ]
+    )
+    pid_of(project, "go")
+    eventually(lambda: project.app.storage.counts()["default"].in_progress > 1)
+    cancelled = project.app.storage.cancel([job.id for job in jobs[1:]])
+    assert "requested" in cancelled.values(), "some had been sent ahead"
+    eventually(lambda: project.app.storage.counts()["default"].in_progress == 1)
+    (project.folder / "go").touch()
+    eventually(lambda: project.app.storage.counts() == {})
+    assert len(project.events("START")) == 1
+    assert project.app.storage.ended_counts()["default"][Status.CANCELLED] == 50
+
+
 # -- many jobs at a time
 
 

@@ -1,0 +1,50 @@
+"""Endings that a database refuses: the others are written all the same."""
+
+from __future__ import annotations
+
+import pytest
+
+from forge.errors import DatabaseError
+from forge.job import Claim, Done, Ending, Status
+from forge.master.writing import Batch
+from forge.storage import open_storage
+from tests.storage.helpers import plain_job
+
+BROKEN = b"{no JSON"  # which PostgreSQL does not store
+
+
+def claims(url: str, n: int) -> list[Claim]:
+    with open_storage(url) as storage:
+        who = storage.register("ada", ["letters"], "north", 4711)
+        storage.enqueue([plain_job("letters")._replace(keep_result=600) for _ in range(n)])
+        return storage.claim(who, "letters", n)
+
+
+def test_one_ending_that_is_refused_does_not_keep_the_others_from_being_written(pg_url: str) -> None:
+    found = claims(pg_url, 7)
+    endings = [Ending(claim, Done(), result=BROKEN if i == 4 else b"1") for i, claim in enumerate(found)]
+    with open_storage(pg_url) as storage:
+        batch, refusals = Batch(storage, endings, 3), 0
+        while True:
+            try:
+                stale = batch()
+                break
+            except DatabaseError:
+                refusals += 1
+        assert stale == []
+        assert refusals == 2, "it is tried again before it is given up"
+        jobs = storage.get([claim.id for claim in found])
+        assert [jobs[claim.id].status for claim in found].count(Status.DONE) == 6
+        refused = jobs[found[4].id]
+        assert refused.status == Status.FAILED
+        assert str(refused.last_error).startswith("the result could not be stored: PostgreSQL refused")
+
+
+def test_a_database_that_is_away_is_told_from_one_that_refuses(pg_url: str) -> None:
+    found = claims(pg_url, 2)
+    with open_storage("postgresql://nobody@127.0.0.1:1/nothing") as away:
+        batch = Batch(away, [Ending(claim, Done()) for claim in found], 3)
+        for _ in range(2):
+            with pytest.raises(DatabaseError, match="cannot use PostgreSQL"):
+                batch()
+        assert [len(part) for part in batch._todo] == [2]

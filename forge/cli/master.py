@@ -60,7 +60,7 @@ def _run(words: list[str]) -> int:
         else:
             schema = cli.storage(create=not cli.args.check).schema_state()
             log(f"storage {cli.shown_url} ({made}schema {schema.current})")
-        kinds = sorted(nursery.kinds)
+        kinds = sorted(kind for kind, about in nursery.kinds.items() if not about.get("builtin"))
         if cli.config.modules:
             log(f"{counted(len(kinds), 'task')} from {', '.join(cli.config.modules)}: {', '.join(kinds)}")
         check_programs(cli.config)

@@ -18,6 +18,8 @@ from forge.master.commands import Wrong, order_of
 from .conftest import alive
 from .rig import Rig
 
+pytestmark = pytest.mark.impl_free
+
 ANY = "[commands]\nallow_any = true\n"
 SHOW = '[commands.show]\nargv = ["printf", "<%s>", "a {word} b", "{word}{{}}{number}"]\nenv = { WORD = "x" }\n'
 

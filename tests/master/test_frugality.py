@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import psycopg
+import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from .conftest import Project, eventually
+
+pytestmark = pytest.mark.impl_free
 
 BEAT = "update forge.pod set beat_at"
 

@@ -13,6 +13,8 @@ from forge.job import Status
 
 from .conftest import Project, eventually
 
+pytestmark = pytest.mark.impl_free
+
 
 def test_workers_killed_over_and_over_lose_no_job_and_double_only_what_they_had_in_hand(project: Project) -> None:
     project.configure(8)

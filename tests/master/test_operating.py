@@ -17,6 +17,8 @@ from forge.master.notify import Notifier
 from forge.master.pidfile import PidFile
 from tests.master.conftest import Project, eventually
 
+pytestmark = pytest.mark.impl_free
+
 # -- the pid file
 
 

@@ -18,6 +18,8 @@ from forge.storage import open_storage
 
 from .conftest import Project, eventually, making
 
+pytestmark = pytest.mark.impl_free
+
 
 class Server:
     """A PostgreSQL that can be stopped and started."""

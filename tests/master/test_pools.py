@@ -16,6 +16,8 @@ from forge.job import Status
 from .conftest import Project, alive, eventually
 from .test_programs import BROKEN, pool, sh
 
+pytestmark = pytest.mark.impl_free
+
 # A child as in the original's tests: one line back for each line that is read.
 SHELL = """
 while IFS= read -r line; do

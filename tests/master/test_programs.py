@@ -16,6 +16,8 @@ from forge.job import Dead, Done, Failed, Released, Throttled
 from .conftest import alive
 from .rig import Rig
 
+pytestmark = pytest.mark.impl_free
+
 BROKEN = Path(__file__).parent / "broken.pl"
 
 

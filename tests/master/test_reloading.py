@@ -7,10 +7,14 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from forge.errors import ExitCode
 from forge.job import Status
 
 from .conftest import TASKS, Pod, Project, alive, eventually
+
+pytestmark = pytest.mark.impl_free
 
 
 def reload(pod: Pod, words: str = "replaced") -> None:

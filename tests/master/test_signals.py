@@ -5,7 +5,11 @@ from __future__ import annotations
 import signal
 from typing import Any
 
+import pytest
+
 from .conftest import Pod, Project, alive, eventually
+
+pytestmark = pytest.mark.impl_free
 
 
 def workers(pod: Pod) -> int:

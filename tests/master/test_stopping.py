@@ -12,6 +12,8 @@ from forge.job import Status
 
 from .conftest import TASKS, Project, alive, eventually
 
+pytestmark = pytest.mark.impl_free
+
 MORE = """
 import asyncio
 

@@ -8,9 +8,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from forge.job import Status
 
 from .conftest import Pod, Project, alive, eventually
+
+pytestmark = pytest.mark.impl_free
 
 
 def zygote(pod: Pod) -> int:

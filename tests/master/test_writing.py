@@ -10,6 +10,8 @@ from forge.master.writing import Batch
 from forge.storage import open_storage
 from tests.storage.helpers import plain_job
 
+pytestmark = pytest.mark.impl_free
+
 BROKEN = b"{no JSON"  # which PostgreSQL does not store
 
 

@@ -81,6 +81,7 @@ def _folder() -> Iterator[Path]:
 def _play(app: Forge, screen: Screen, master: Master) -> None:
     """From the first job to the last."""
     ids = _enqueue(app)
+    screen.look(table=False)  # how they were before anything happened
     for line in master.until_ready():
         print(line, flush=True)
     print(f"{len(ids)} jobs enqueued on {app.storage.url}\n", flush=True)

@@ -102,7 +102,7 @@ def changes(before: Job | None, job: Job, queue: QueueSettings | None, now: floa
             yield f"attempt {error['attempt']}  dead after {job.attempts} attempts: {message}"
         else:
             yield f"attempt {error['attempt']}  failed, again {until(job.run_at, now)}: {message}"
-    if before is not None and job.status is Status.PENDING and job.run_at > before.run_at and not news:
+    if before is not None and job.run_at > before.run_at and not news:
         if queue is not None and queue.throttled_until and queue.throttled_until >= job.run_at:
             yield f"throttled, queue {job.queue} cools down, again {until(queue.throttled_until, now)}"
         else:

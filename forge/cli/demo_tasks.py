@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ def pretend(ctx: Context, payload: dict[str, Any]) -> None:
     if payload.get("busy") and first_time(ctx):
         raise Throttled(COOL_DOWN)
     if payload.get("out_of_memory") and first_time(ctx):
+        time.sleep(0.2)  # as a program that grows; at once, another job in this worker's hands could have been to blame
         os.kill(os.getpid(), signal.SIGKILL)
     perform(ctx.kind, ctx.id, ctx.attempt)
 

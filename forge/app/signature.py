@@ -149,9 +149,13 @@ def takes_context(fn: Callable[..., Any]) -> bool:
         return False
     if first is None or first.kind not in (first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD):
         return False
-    found = _resolved(first.annotation, getattr(inspect.unwrap(fn), "__globals__", {}))
+    scope = getattr(inspect.unwrap(fn), "__globals__", {})
+    said = first.annotation
+    if isinstance(said, str) and said[:1] in "\"'":
+        said = said.strip("\"'")  # written as text where all annotations are text
+    found = _resolved(said, scope)
     # A name that only a type checker imports says what it is by its spelling.
-    return found is Context or (found is Any and first.annotation in ("Context", "forge.Context"))
+    return found is Context or (found is Any and said in ("Context", "forge.Context"))
 
 
 def _signature(fn: Callable[..., Any]) -> inspect.Signature:

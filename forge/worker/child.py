@@ -41,6 +41,7 @@ GATHER_SECONDS = 0.005  # and none waits longer than this for the next job to en
 TICK = 50  # or longer than these milliseconds if that takes long. A job that does shows in the process title.
 
 EARLY_KEPT = 100
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 _log = logging.getLogger("forge.worker")
 
@@ -93,7 +94,6 @@ class Worker:
     def run(self) -> None:
         """Serve until the master says drain or is gone. `StartFailed` if it could not begin."""
         self._catch_signals()
-        os.register_at_fork(after_in_child=self._channel.close)  # else a handler's child keeps it open after our death
         self._title()
         threading.Thread(target=self._read, name="reader", daemon=True).start()
         self._start_hooks()
@@ -104,19 +104,18 @@ class Worker:
         self._runner.close()
 
     def _catch_signals(self) -> None:
-        """The terminal's Ctrl-C is the master's to interpret. Handlers of ours and not "ignore", which programs that a
-        handler starts would inherit; and for a process that it forks, a signal means what it always does."""
-        own = os.getpid()
+        """The terminal's Ctrl-C is the master's to interpret. A handler of ours and not "ignore", which programs that a
+        handler starts would inherit."""
+        for number in SIGNALS:
+            signal.signal(number, lambda number, _: self._main.on_signal() if number == signal.SIGTERM else None)
+        os.register_at_fork(after_in_child=self._in_child)
 
-        def on_signal(number: int, _: object) -> None:
-            if os.getpid() != own:
-                signal.signal(number, signal.SIG_DFL)
-                os.kill(os.getpid(), number)
-            elif number == signal.SIGTERM:
-                self._main.on_signal()
-
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, on_signal)
+    def _in_child(self) -> None:
+        """In a process that a handler has forked: signals mean what they always do, and the channel is not its own. It
+        would keep it open after our death."""
+        self._channel.close()
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
 
     def _start_hooks(self) -> None:
         for app in self._apps:

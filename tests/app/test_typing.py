@@ -18,7 +18,7 @@ pytestmark = pytest.mark.impl_free
 SOURCE = """\
 from collections.abc import Coroutine
 from typing import Any, assert_type
-from forge import Forge, Job, JobHandle, Task
+from forge import Context, Forge, Job, JobHandle, Task
 
 app = Forge()
 
@@ -29,6 +29,36 @@ def add(a: int, b: int = 2) -> int:
 @app.task(queue="mail", max_attempts=3, timeout=60, backoff="fixed", dedupe="{to}", keep_result=True)
 async def send(to: str, *, subject: str) -> bool:
     return True
+
+@app.task
+def told(ctx: Context, a: int, *, b: int = 2) -> int:
+    assert_type(ctx.enqueue(add, 1, b=2), JobHandle[int])
+    ctx.enqueue(send.using(delay=5), "ann", subject="hi")
+    ctx.enqueue("kind", {"x": 1}, delay=5)
+    ctx.enqueue_many(add, [(1, 2), add.call(1)])
+    ctx.enqueue(add, "1")  # bad
+    ctx.enqueue("kind", 1, dealy=5)  # bad
+    ctx.enqueue_now(send, "ann")  # bad
+    return a
+
+@app.task(queue="mail")
+async def atold(ctx: Context, a: int) -> str:
+    assert_type(await ctx.aenqueue_now(add, 1), JobHandle[int])
+    return ""
+
+@app.task
+def anything(a: Any, b: int = 2) -> int:
+    return b
+
+anything.enqueue({"x": 1}, b=3)
+anything.enqueue(a=1)
+assert_type(told.enqueue(1, b=3).result(), int)
+assert_type(atold.enqueue(1).result(), str)
+assert_type(told(1), int)
+told.enqueue()  # bad
+told.enqueue("1")  # bad
+told.enqueue(1, c=3)  # bad
+atold.enqueue(1, 2)  # bad
 
 assert_type(add(1, 2), int)
 assert_type(add.enqueue(1), JobHandle[int])

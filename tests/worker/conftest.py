@@ -31,9 +31,8 @@ class Driven:
 
     def __init__(self, label: str, channel: socket.socket, pid: int) -> None:
         self.label, self.channel, self.pid = label, channel, pid
-        self.seen: list[dict[str, Any]] = []  # everything it ever said
+        self.seen: list[dict[str, Any]] = []  # what it has said and nobody asked for yet
         self._lines = Lines()
-        self._read = 0
         self._numbers = itertools.count(1)
         self.status: int | None = None
 
@@ -68,10 +67,9 @@ class Driven:
             assert left > 0 and select.select([self.channel], [], [], left)[0], f"it did not say so, but: {self.seen}"
             data = self.channel.recv(1 << 16)
             assert data, f"it has gone; it said: {self.seen}"
-            for line in self._lines.feed(data):
-                message = orjson.loads(line)
-                self.seen.append(message)
-                yield message
+            came = [orjson.loads(line) for line in self._lines.feed(data)]
+            self.seen += came
+            yield from came
 
     def reply(self, id: str) -> dict[str, Any]:
         return self.line(id=id, status=None)

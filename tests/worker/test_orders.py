@@ -337,10 +337,13 @@ def test_a_program_that_a_handler_starts_can_be_terminated(app: Forge, drive: Dr
 
     @app.task(name="fork")
     def fork() -> int:
+        reading, writing = os.pipe()
         pid = os.fork()
         if pid == 0:
+            os.write(writing, b"x")
             time.sleep(600)
             os._exit(0)
+        os.read(reading, 1)
         os.kill(pid, signal.SIGTERM)
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 

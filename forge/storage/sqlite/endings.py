@@ -84,8 +84,9 @@ class Endings:
         self._conn.rows(self._sql.remove_batch.sql, batch)
         if packed is None:
             self._keep(done)
-        grace = after(0, THROTTLE_GRACE_SECONDS)
-        self._conn.rows(self._sql.warm_up.sql, {"queues": as_list(queues), "now": self._now, "grace": grace})
+        if found and found[0][1]:
+            grace = after(0, THROTTLE_GRACE_SECONDS)
+            self._conn.rows(self._sql.warm_up.sql, {"queues": as_list(queues), "now": self._now, "grace": grace})
         return stale
 
     def _keep(self, done: Sequence[Ending]) -> None:

@@ -62,8 +62,9 @@ returning {claim_columns}
 
 -- The hot ending, in three steps: where the rows are (a claim whose token is stale is not found), copy them, remove
 -- them. Finding them by id once and by rowid twice takes 4.8 µs a job, by id twice 5.2.
+-- With each comes whether any queue has been throttled, which is found out once: a statement less for those that were not.
 -- name: rowids
-select j.rowid from {batch}
+select j.rowid, exists (select 1 from queue where throttle_attempts > 0) from {batch}
 
 -- name: finalize_done
 insert into job_history ({kept}, status, crashes, errors, finished_at)

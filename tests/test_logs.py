@@ -105,13 +105,13 @@ def test_json_has_the_exception_as_text(file: Path) -> None:
     assert line["exception"].endswith("ValueError: no luck")
 
 
-def test_no_value_keeps_a_line_from_being_written(file: Path) -> None:
-    logs.setup(LoggingConfig(file=file, format="json"), "w")
+def test_no_value_keeps_a_line_from_being_written() -> None:
     endless: list[Any] = []
     endless.append(endless)
     for odd in (object(), 2**70, "\ud800", endless, {1: {2}}):
-        logging.getLogger("x").info("odd \ud800", extra={"odd": odd})
-    assert [line["message"] for line in lines(file)] == ["odd \\ud800"] * 5
+        # Not through a logger: pytest would capture the surrogate, too, and cannot pass it on.
+        record = logging.makeLogRecord({"msg": "odd \ud800", "odd": odd})
+        assert orjson.loads(logs.JsonFormatter("w").format(record))["message"] == "odd \\ud800"
 
 
 def test_less_important_lines_are_not_written(file: Path) -> None:

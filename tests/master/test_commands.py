@@ -245,7 +245,7 @@ def test_signals_are_as_a_program_expects_them(rig: Rig) -> None:
     """The zygote ignores TERM and INT; a program must not inherit that."""
     status = rig.run("cmd_exec", {"argv": ["cat", "/proc/self/status"]})
     lines = [line.split() for line in json.loads(status.result or b"")["stdout"].splitlines()]
-    own = ~(0b11 << 31)  # all but 32 and 33, which are the C library's: nobody can set them, and some runners ignore one
+    own = ~(0b11 << 31)  # not 32 and 33: they are the C library's, nobody can set them, and some runners ignore one
     masks = {words[0]: int(words[1], 16) & own for words in lines if words[0] in ("SigBlk:", "SigIgn:", "SigCgt:")}
     assert masks == {"SigBlk:": 0, "SigIgn:": 0, "SigCgt:": 0}
 

@@ -9,8 +9,12 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
+import threading
 import time
+import traceback
+from collections.abc import Iterator
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from logging.handlers import WatchedFileHandler
@@ -23,7 +27,17 @@ from forge.codec import clean_text
 from forge.config.model import LoggingConfig
 from forge.errors import ConfigError
 
-__all__ = ["JobFields", "JsonFormatter", "RunningJob", "TextFormatter", "current_job", "reopen", "setup"]
+__all__ = [
+    "JobFields",
+    "JsonFormatter",
+    "RunningJob",
+    "TextFormatter",
+    "current_job",
+    "reopen",
+    "setup",
+    "stacks",
+    "write_stacks",
+]
 
 
 class RunningJob(Protocol):
@@ -141,3 +155,21 @@ def reopen() -> None:
             _handler.reopenIfNeeded()
         finally:
             _handler.release()
+
+
+def stacks() -> Iterator[str]:
+    """Where every thread of this process stands, a paragraph each."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    for ident, frame in sys._current_frames().items():
+        where = "".join(traceback.format_stack(frame)).rstrip()
+        yield f"thread {names.get(ident, ident)}\n{where}"
+
+
+def write_stacks(who: str) -> None:
+    """Those of this process to standard error, whatever its handlers have made of `logging`.
+
+    A thread is one write: many processes share that pipe, and `faulthandler` writes word by word, so that two at once
+    make a jumble.
+    """
+    for paragraph in stacks():
+        os.write(2, f"{who} ({os.getpid()}), {paragraph}\n".encode(errors="backslashreplace"))

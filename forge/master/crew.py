@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from forge.job import Ending, Released
+from forge.logs import stacks
 from forge.master.lanes import Lane
 from forge.master.nursery import Nursery, how_it_ended
 from forge.master.rolling import Nurseries
 from forge.master.slots import Held, Slot
 from forge.master.stopping import overdue, press, timed_out
-from forge.master.telling import counted, log, stacks
+from forge.master.telling import counted, log
 from forge.protocol import order_line
 
 __all__ = ["Crew"]

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import logging
-import sys
-import threading
-import traceback
-from collections.abc import Iterator
 
-__all__ = ["Sometimes", "counted", "log", "stacks"]
+__all__ = ["Sometimes", "counted", "log"]
 
 _LOGGER = logging.getLogger("forge.master")
 
@@ -40,11 +36,3 @@ class Sometimes:
             self._told.clear()
         self._told[what] = now
         return True
-
-
-def stacks() -> Iterator[str]:
-    """Where every thread of this process stands, a paragraph each."""
-    names = {thread.ident: thread.name for thread in threading.enumerate()}
-    for ident, frame in sys._current_frames().items():
-        where = "".join(traceback.format_stack(frame)).rstrip()
-        yield f"thread {names.get(ident, ident)}\n{where}"

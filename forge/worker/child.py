@@ -9,7 +9,6 @@ hundred, a lone one is answered at once, and none waits for the end of a long jo
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import inspect
 import logging
 import os
@@ -29,6 +28,7 @@ import setproctitle
 from forge.app import Context, Forge, Handler
 from forge.config.model import QueueConfig
 from forge.job import Cancelled, Claim, Ending, Failed, Released
+from forge.logs import write_stacks
 from forge.protocol import MAX_LINE, Lines, claim_in, line_of, reply_line
 from forge.worker.asking import MasterLink
 from forge.worker.recycling import Recycling
@@ -275,8 +275,7 @@ class Worker:
                 if (ctx := self._find(UUID(message["id"]))) is not None:
                     self._interrupt(ctx)
             case "stacks":
-                os.write(2, f"stacks of worker {self._label} ({os.getpid()}):\n".encode())
-                faulthandler.dump_traceback(file=2, all_threads=True)
+                write_stacks(f"worker {self._label}")
 
     def _take_in(self, claim: Claim) -> None:
         self._received += 1

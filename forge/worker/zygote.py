@@ -8,7 +8,6 @@ after the imports says so, or names what a module has left running.
 from __future__ import annotations
 
 import ctypes
-import faulthandler
 import gc
 import logging
 import os
@@ -116,8 +115,7 @@ class Zygote:
         elif order["do"] == "exec":
             self._exec(order, [fds.pop(0) for _ in range(3)])
         elif order["do"] == "stacks":
-            os.write(2, f"stacks of the zygote ({os.getpid()}):\n".encode())
-            faulthandler.dump_traceback(file=2, all_threads=True)
+            logs.write_stacks("the zygote")
 
     def _fork(self, label: str, queue: str, fd: int) -> None:
         parent = os.getpid()

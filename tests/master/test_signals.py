@@ -57,6 +57,7 @@ def test_usr2_writes_the_stacks_of_every_process_to_the_log(project: Project) ->
     pod.process.send_signal(signal.SIGUSR2)
     eventually(lambda: pod.says("thread MainThread"))
     eventually(lambda: pod.says("thread beat"))
+    eventually(lambda: pod.says("the zygote ("))
     eventually(lambda: pod.says("in wait_for"))  # the worker's
     (_, _, pid), *_ = project.events("START")
     assert alive(int(pid))

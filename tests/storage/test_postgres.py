@@ -149,6 +149,19 @@ def every_verb(storage: Storage) -> list[Callable[[], Any]]:
     ]
 
 
+def test_statements_that_were_prepared_and_deallocated_are_prepared_again(pg_url: str) -> None:
+    """psycopg does so itself when it rolls back, as after a child that could not be stored."""
+    with open_storage(pg_url) as storage:
+        who = storage.register("a", ["letters"], "here", 1)
+        for _ in range(3):
+            parent = claimed(storage, who)
+            for _ in range(2):
+                broken = plain_job("parcels", payload=b"{not JSON")
+                with pytest.raises(DatabaseError, match="type json"):
+                    storage.finalize([Ending(parent, Done(), children=(broken,))])
+            assert storage.finalize([Ending(parent, Done())]) == []
+
+
 def test_a_restart_that_ends_more_connections_than_a_verb_has_tries_costs_no_verb(pg_url: str) -> None:
     with open_storage(pg_url, pool_size=8) as storage, psycopg.connect(pg_url, autocommit=True) as killer:
         with psycopg.connect(pg_url) as blocker, ThreadPoolExecutor(8) as pool:

@@ -133,6 +133,7 @@ _TRANSIENT = (
     errors.CannotConnectNow,
     errors.TooManyConnections,
     errors.IdleInTransactionSessionTimeout,
+    errors.InvalidSqlStatementName,  # what was prepared is gone: `bare` prepares it again
 )
 
 
@@ -325,7 +326,12 @@ def bare(
             _check(conn, link.prepare(name, query.text("dollar").encode()))
             prepared[query.name] = name
         result = link.exec_prepared(name, values, formats, binary)  # type: ignore[arg-type]  # None is NULL there too
-    _check(conn, result)
+    try:
+        _check(conn, result)
+    except errors.InvalidSqlStatementName:
+        # psycopg's rollback deallocates all, ours too; so does a DISCARD ALL.
+        conn.__dict__.pop("forge_prepared", None)
+        raise
     return result
 
 

@@ -89,7 +89,6 @@ def _serve(cli: Cli, nursery: Nursery, notifier: Notifier, hidden: Mapping[str, 
         config,
         nursery,
         read_config=lambda: settings.load(path, cli.args.database, schema=cli.args.schema),
-        reopen_logs=logs.reopen,
         notifier=notifier,
         hidden=hidden,
     ).run()

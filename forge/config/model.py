@@ -230,6 +230,9 @@ class Config(Section):
         DAY * 1.0, "how long a job waits for a handler of its kind before it is dead", low=0, high=36_500 * DAY,
         unit="seconds",
     )  # fmt: skip
+    ready_within: float = setting(
+        30.0, "how long a new worker may take over `on_worker_start`", low=0.1, high=DAY, unit="seconds"
+    )
     fork_safety: Literal["warn", "strict"] = setting(
         "warn", "modules that leave threads or sockets behind when imported: told of, or refused"
     )

@@ -87,6 +87,10 @@ class Beater(threading.Thread):
         self._poked = threading.Event()
         self._stopping = False
 
+    def change(self, every: float, look_every: float) -> None:
+        """Other intervals, from the next beat on."""
+        self._every, self._look_every = every, look_every
+
     def poke(self) -> None:
         """Ask for cancellations now. From any thread."""
         self._poked.set()

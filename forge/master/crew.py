@@ -26,9 +26,11 @@ __all__ = ["Crew"]
 
 LOOK_EVERY = 0.2  # seconds between looks at how long jobs have run
 EXIT_KNOWN_WITHIN = 0.25  # seconds for the zygote to say how a worker ended
-READY_WITHIN = 30.0  # seconds for a worker to say hello
 YOUNG = 1.0  # a worker that dies younger than this makes its slot wait before the next
 LONGEST_PAUSE = 30.0
+# The same where jobs are to blame: each of them is dead after a few crashes, so there is an end to it, and the others
+# wait for a worker meanwhile.
+LONGEST_PAUSE_BY_JOBS = 0.8
 # Of several jobs in hand the oldest is the one that ran when the worker died, if it has been for longer than workers
 # keep answers to themselves.
 CERTAIN_AFTER = 0.1
@@ -48,6 +50,7 @@ class Crew:
         self.nurseries: Nurseries  # set by whoever made both
         self.hear: Callable[[Slot], bool]  # the same; reads what a worker has said, False: nothing
         self.stopping = False  # nobody is replaced any more
+        self.ready_within = 30.0  # seconds for a worker to say hello
         self._lanes, self._selector, self._ended = lanes, selector, ended
         self._gone: dict[Slot, float] = {}  # workers whose channel has closed, since when
         self._exits: dict[Slot, int] = {}  # how workers ended; told by the zygote
@@ -73,7 +76,7 @@ class Crew:
         for slot in self.slots():
             if slot.channel is None:
                 self._fill(slot, now)
-            elif not slot.ready and now - slot.started_at > READY_WITHIN and slot not in self._gone:
+            elif not slot.ready and now - slot.started_at > self.ready_within and slot not in self._gone:
                 self._never_ready(slot)
         self._roll(now)
 
@@ -199,7 +202,7 @@ class Crew:
                 os.killpg(pid, signal.SIGKILL)
 
     def _never_ready(self, slot: Slot) -> None:
-        self.kill(slot, f"worker {slot.label} was not ready within {READY_WITHIN:.0f} s", blameless=True)
+        self.kill(slot, f"worker {slot.label} was not ready within {self.ready_within:g} s", blameless=True)
         self.lost(slot)  # the zygote may never have forked it
 
     def _bury(self, now: float) -> None:
@@ -234,17 +237,17 @@ class Crew:
         lane.forget_retired()
         if self.stopping or slot.retired:
             return
-        pause = 0.0 if slot.nursery.gone else self._pause(slot, young)
+        pause = 0.0 if slot.nursery.gone else self._pause(slot, young, at_work=bool(left))
         self._respawn_at[slot] = now + pause
         if left or not slot.nursery.gone:
             self._owed[slot] = f"{why}; {counted(len(left), 'job')} released"
             if pause or slot.nursery.gone:
                 self._tell_death(slot, f"worker starts {f'in {pause:.1f} s' if pause else 'again'}")
 
-    def _pause(self, slot: Slot, young: bool) -> float:
+    def _pause(self, slot: Slot, young: bool, at_work: bool) -> float:
         """Longer with each worker that died young."""
         self._deaths[slot] = deaths = self._deaths.get(slot, 0) + 1 if young else 0
-        return min(0.1 * 2**deaths, LONGEST_PAUSE) if deaths else 0.0
+        return min(0.1 * 2**deaths, LONGEST_PAUSE_BY_JOBS if at_work else LONGEST_PAUSE) if deaths else 0.0
 
     def _endings(self, slot: Slot, left: list[Held], why: str, blameless: bool, now: float) -> Iterator[Ending]:
         """What becomes of the jobs in a dead worker's hands."""

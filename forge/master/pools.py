@@ -19,7 +19,7 @@ from forge.job import Cancelled, Claim, Done, Ending, Failed, Outcome, Released
 from forge.master.lines import OutOfStep, outcome_of, request_line, shown
 from forge.master.nursery import how_it_ended
 from forge.master.places import Places
-from forge.master.processes import CANNOT_RUN, Process, Recipe, Yard
+from forge.master.processes import CANNOT_RUN, STARTER_GONE, Process, Recipe, Yard
 from forge.retry import DEFAULT_BACKOFF
 
 __all__ = ["Child", "Pool", "failed", "unstarted"]
@@ -176,6 +176,8 @@ class Child(Process):
             self._pool.finish(unstarted(job, missing))
         elif unseen:
             self._pool.give_again(job)
+        elif self.nursery.gone:
+            self._pool.finish(Ending(job, Released(STARTER_GONE)))
         else:
             self._pool.finish(failed(job, f"{self.who} {why}, without an answer"))
 

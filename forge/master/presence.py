@@ -82,6 +82,14 @@ class Presence:
         self._beater.start()
         self._ears.start()
 
+    def change(self, config: Config, clerk: Courier) -> None:
+        """Other settings, and other queues perhaps."""
+        self._config = config
+        self._beater.change(config.heartbeat, config.poll_interval)
+        self._queues = list(config.declared_queues())
+        who, queues = self.who, list(self._queues)
+        clerk.send(lambda: self._storage.serve(who, queues), _nothing)
+
     def stop(self) -> None:
         """Heartbeats stop last."""
         self._ears.stopping.set()
@@ -161,3 +169,8 @@ class Presence:
             if self._told:
                 self._told = False
                 log(f"the database is back after {away:.1f} s")
+
+
+def _nothing(_: None, error: str | None) -> None:
+    if error is not None:
+        log(f"the pod's queues could not be written: {error}", level=logging.ERROR)

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from forge import logs
 from forge.config import Config
 from forge.errors import DatabaseError, ExitCode, ForgeError
 from forge.master import stopping
@@ -59,14 +60,13 @@ class Master:
         nursery: Nursery,
         *,
         read_config: Callable[[], Config] | None = None,
-        reopen_logs: Callable[[], None] = lambda: None,
         notifier: Notifier | None = None,
         hidden: Hidden | None = None,
     ) -> None:
         """`heart` is a storage for the heartbeat alone. The nursery is ready. `read_config` is called on SIGHUP;
         `hidden` are variables that programs are to find as they were."""
         self.storage, self.config = storage, config
-        self._read_config, self._reopen_logs = read_config or (lambda: config), reopen_logs
+        self._read_config = read_config or (lambda: config)
         self._notifier = notifier or Notifier({})
         self._selector = selectors.DefaultSelector()
         self._news: collections.deque[tuple[Any, ...]] = collections.deque()
@@ -259,7 +259,7 @@ class Master:
     # -- settings ----------------------------------------------------------------------------------------------
 
     def _make_lanes(self) -> None:
-        self._claimer.unknown_kind_ttl = self.config.unknown_kind_ttl
+        self._claimer.unknown_kind_ttl, self.crew.ready_within = self.config.unknown_kind_ttl, self.config.ready_within
         for lane in arrange(self.lanes, self.config):
             self._give_back(lane)
             self.programs.give_back(lane.queue)
@@ -284,6 +284,8 @@ class Master:
         self._tick_at = 0.0
         if config is not None:
             self.config = config
+            self._change_logs()
+            self.presence.change(config, self._clerk)
             self._budgets.change(config.limits)
             self._make_lanes()
             self.programs.configure(config, self.nurseries.current)
@@ -291,6 +293,12 @@ class Master:
             self._clerk.send(lambda: prepare(self.storage, queues), _prepared)
             self.crew.roll()
         self._notifier.ready(self._summary())
+
+    def _change_logs(self) -> None:
+        try:
+            logs.setup(self.config.logging, "master")
+        except ForgeError as e:
+            log(f"{e}; the log stays as it was", level=logging.ERROR)
 
     def _summary(self) -> str:
         """`4 workers, 2 jobs running`, for systemctl status."""
@@ -311,7 +319,7 @@ class Master:
             case signal.SIGTTIN | signal.SIGTTOU:
                 self.crew.scale(1 if number == signal.SIGTTIN else -1)
             case signal.SIGUSR1:
-                self._reopen_logs()
+                logs.reopen()
                 log("log reopened")
             case signal.SIGUSR2:
                 self.crew.tell_stacks()

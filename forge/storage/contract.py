@@ -232,6 +232,10 @@ class Storage(abc.ABC):
         """`beat` and `cancel_requests` in one round trip: what a pod does every second."""
 
     @abc.abstractmethod
+    def serve(self, who: Incarnation, queues: Sequence[str]) -> None:
+        """The pod serves these queues from now on. It is for others to read; what a pod claims is its own affair."""
+
+    @abc.abstractmethod
     def deregister(self, who: Incarnation) -> int:
         """Leave: remove the pod and give back what it still has, attempts refunded. Answers how many."""
 

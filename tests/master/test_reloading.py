@@ -124,3 +124,26 @@ def test_modules_that_leave_a_thread_running_are_told_of_or_refused(project: Pro
     ran = project.run()
     assert ran.returncode == ExitCode.CONFIG
     assert "error: tasks: left the thread poller running" in ran.stderr
+
+
+def test_the_pods_own_settings_follow_too(project: Project) -> None:
+    project.settings("heartbeat = 30\nstale_after = 600\n[queues.default]\n")
+    pod = project.start()
+    (row,) = project.app.storage.pods()
+    assert row.queues == ("default",)
+    project.settings('heartbeat = 0.05\nstale_after = 5\n[queues.default]\n[queues.mail]\n[logging]\nformat = "json"\n')
+    reload(pod)
+    assert pod.lines[-1].startswith("{"), "the log has changed its format"
+    eventually(lambda: project.app.storage.pods()[0].queues == ("default", "mail"))
+    beat = project.app.storage.pods()[0].beat_at
+    eventually(lambda: project.app.storage.pods()[0].beat_at > beat)  # the next one would have come in 30 s
+
+
+def test_a_log_that_cannot_be_opened_stays_as_it_was(project: Project) -> None:
+    project.settings("[queues.default]\n")
+    pod = project.start()
+    project.settings('[queues.default]\n[logging]\nfile = "no/such/folder/log"\n')
+    pod.process.send_signal(signal.SIGHUP)
+    eventually(lambda: pod.says("cannot write the log file"))
+    job: Any = project.enqueue("add", 2, 3)
+    assert job.result(timeout=30) == 5

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import pytest
 
 from forge.job import Status
 
-from .conftest import Pod, Project, alive, eventually
+from .conftest import TASKS, Pod, Project, alive, eventually
 
 pytestmark = pytest.mark.impl_free
 
@@ -135,3 +137,57 @@ def test_a_kind_that_nobody_came_to_know_in_time_is_dead(project: Project) -> No
     job = project.app.enqueue("nobody.knows", {})
     eventually(lambda: job.status == Status.DEAD)
     assert job.job().last_error == "no handler for kind nobody.knows"
+
+
+SLOW_START = """
+
+@app.on_worker_start
+def connect():
+    note("CONNECT", os.getpid())
+    if len([line for line in open(LEDGER) if line.startswith("CONNECT ")]) == 1:
+        time.sleep(600)
+"""
+
+
+def test_a_worker_that_does_not_become_ready_is_killed_and_another_is_started(project: Project) -> None:
+    project.settings("ready_within = 1.0\n[queues.default]\n")
+    (project.folder / "tasks.py").write_text(TASKS + SLOW_START)
+    pod = project.start()
+    assert pod.says("worker default/0 was not ready within 1 s")
+    (_, first), (_, second) = project.events("CONNECT")
+    assert not alive(int(first)) and alive(int(second))
+    job: Any = project.enqueue("add", 2, 3)
+    assert job.result(timeout=30) == 5
+
+
+def test_jobs_that_kill_their_worker_at_once_do_not_keep_it_away_for_long(project: Project) -> None:
+    project.settings("max_crashes = 7\n[queues.default]\n")
+    (project.folder / "tasks.py").write_text(TASKS + "\n\n@app.task\ndef deadly() -> None:\n    os._exit(9)\n")
+    pod = project.start()
+    job: Any = project.enqueue("deadly")
+    eventually(lambda: job.status == Status.DEAD)
+    pauses = [float(line.split("worker starts in ")[1].split()[0]) for line in pod.lines if "worker starts in" in line]
+    assert len(pauses) >= 5 and max(pauses) <= 0.8
+
+
+def test_progress_reaches_the_database_while_the_job_runs(project: Project) -> None:
+    handler = """
+
+@app.handler("steps")
+def steps(ctx, payload):
+    ctx.progress(40, "halfway or so")
+    wait_for("go")
+"""
+    (project.folder / "tasks.py").write_text(TASKS + handler)
+    project.configure(1)
+    project.start()
+    job = project.app.enqueue("steps", None)
+    forge = [str(Path(sys.executable).parent / "forge"), "show", str(job.id)]
+
+    def shown() -> str:
+        said = subprocess.run(forge, cwd=project.folder, env=project.env, capture_output=True, text=True, check=True)
+        return said.stdout
+
+    eventually(lambda: "40 %" in shown() and "halfway or so" in shown())
+    (project.folder / "go").touch()
+    eventually(lambda: job.status == Status.DONE)

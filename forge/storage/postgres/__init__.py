@@ -230,6 +230,9 @@ class PostgresStorage(Storage):
         found = self._afresh("pulse", pod=who.pod.id)
         return found[0][0] is not None, [(id_, token) for _, id_, token in found if id_ is not None]
 
+    def serve(self, who: Incarnation, queues: Sequence[str]) -> None:
+        self._do("serve_queues", pod=who.pod.id, queues=list(queues))
+
     def deregister(self, who: Incarnation) -> int:
         released = self.release(who.pod.id)
         self._do("deregister_pod", pod=who.pod.id)

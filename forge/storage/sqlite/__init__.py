@@ -235,6 +235,10 @@ class SqliteStorage(Storage):
         alive = self.beat(who)
         return alive, self.cancel_requests(who) if alive else []
 
+    def serve(self, who: Incarnation, queues: Sequence[str]) -> None:
+        with self._writing() as (conn, _):
+            conn.change(self._sql.serve_queues.sql, {"pod": who.pod.id, "queues": rows.as_list(queues) or "[]"})
+
     def deregister(self, who: Incarnation) -> int:
         with self._writing() as (conn, _):
             conn.rows(self._sql.deregister_pod.sql, {"pod": who.pod.id})

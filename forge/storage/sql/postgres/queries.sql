@@ -348,6 +348,9 @@ select extract(epoch from min(greatest(due.run_at, q.throttled_until)) - now()):
   left join forge.queue q on q.name = l.queue
  where l.priority is not null and q.paused is not true
 
+-- name: serve_queues
+update forge.pod set queues = :queues::text[] where id = :pod::int
+
 -- name: deregister_pod
 delete from forge.pod where id = :pod::int
 

@@ -184,6 +184,9 @@ select run_at from job indexed by job_claim
 -- name: standing
 select paused, throttled_until from queue where name = :queue
 
+-- name: serve_queues
+update pod set queues = :queues where id = :pod
+
 -- name: deregister_pod
 delete from pod where id = :pod
 

@@ -85,11 +85,14 @@ class Beater(threading.Thread):
         self._look_every, self._look = look_every, look
         self._cancels = cancels
         self._poked = threading.Event()
+        self._changed = False
         self._stopping = False
 
     def change(self, every: float, look_every: float) -> None:
-        """Other intervals, from the next beat on."""
+        """Other intervals. From any thread."""
         self._every, self._look_every = every, look_every
+        self._changed = True
+        self._poked.set()
 
     def poke(self) -> None:
         """Ask for cancellations now. From any thread."""
@@ -108,6 +111,9 @@ class Beater(threading.Thread):
             if self._stopping:
                 return
             now = time.monotonic()
+            if self._changed:
+                self._changed = False
+                beat_at = look_at = now
             if now >= beat_at:
                 beat_at = now + self._every
                 self._do("beat", self._beat)

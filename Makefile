@@ -7,7 +7,7 @@ STAMP := $(VENV)/made
 PYTEST := $(BIN)/python -m pytest -q -n 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint test-slow bench clean
+.PHONY: help setup demo test lint test-slow sanitize bench clean
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z-]*\):.*##  */\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -36,6 +36,21 @@ test: lint  ## the gate: lint, then every test on both storages and with both fa
 
 test-slow: setup  ## the tests that take minutes
 	FORGE_IMPL=c $(BIN)/python -m pytest -q -m slow --timeout 1800
+
+# In a copy, so that the ordinary build stays as it is. The sanitisers' libraries must be there before Python itself, and Python
+# must leave memory to them. It never frees all it has, so leaks are not looked for. Reports go past pytest's capture.
+SANITIZED := $(CURDIR)/build/sanitize
+SANITIZERS := -fsanitize=address,undefined
+SANITIZING = env LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" PYTHONMALLOC=malloc \
+	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONPATH=$(SANITIZED) $(CURDIR)/$(BIN)/python
+sanitize: setup  ## the fast path's tests, its C under the address and undefined-behaviour sanitisers (gcc)
+	rm -rf $(SANITIZED) && mkdir -p $(SANITIZED)
+	cp -r forge tests bench setup.py pyproject.toml README.md LICENSE $(SANITIZED)
+	cd $(SANITIZED) && rm -f forge/*.so forge/_fastpath.c && CC=gcc LDSHARED='gcc -shared' FORGE_REQUIRE_EXT=1 \
+		CFLAGS='-O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=all $(SANITIZERS)' LDFLAGS='$(SANITIZERS)' \
+		$(CURDIR)/$(BIN)/python setup.py -q build_ext --inplace
+	cd $(SANITIZED) && $(SANITIZING) -c 'import forge._fastpath as f; assert f.__file__.startswith("$(SANITIZED)/"), f'
+	cd $(SANITIZED) && $(SANITIZING) -m pytest -q -p no:cacheprovider --capture=sys -k 'not postgres_reads' tests/test_fastpath*.py
 
 bench: setup  ## the figures; each bench ends with a line of JSON
 	$(BIN)/python bench/storage.py --json

@@ -1,9 +1,9 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+# cython: language_level=3, boundscheck=True, wraparound=False, cdivision=True
 """The native path: the functions of `_fastpath_py` for the inputs that come in millions.
 
 What each one means is said there. Here only exact, ordinary types are handled; whatever else comes is passed on to the
-twin, which answers or raises. No code of a caller runs in a loop (no __eq__, no __iter__), so nothing changes under it.
-The figure at each function is what it buys: best of 7 runs of timeit, batches of 1000, one machine, both in one go.
+twin, which answers or raises. No code of a caller runs in a loop (no __eq__, no __iter__); other threads and finalizers
+may, so indexes into a caller's lists are checked. The figure at each function is what it buys, by bench/fastpath.py.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -34,6 +34,7 @@ cdef extern from "Python.h":
     const void* PyUnicode_DATA(object)
     Py_ssize_t PyUnicode_GET_LENGTH(object)
     const char* PyUnicode_AsUTF8AndSize(object, Py_ssize_t*)
+    object PyUnicode_DecodeUTF8(const char*, Py_ssize_t, const char*)
     long long PyLong_AsLongLongAndOverflow(object, int*)
     unsigned long long PyLong_AsUnsignedLongLong(object)
     object PyType_GenericAlloc(PyTypeObject*, Py_ssize_t)
@@ -41,9 +42,10 @@ cdef extern from "Python.h":
     void* PyErr_Occurred()
 
 cdef object UNKNOWN = SafeUUID.unknown
+cdef object NOTHING = ()  # Python has only one
 
 
-# 12x the twin: 0.27 µs instead of 3.3 for a payload of 8 fields and 100 bytes.
+# 16x the twin (bench/fastpath.py): a payload of 8 fields.
 def check_json(value, max_depth, limit):
     if type(max_depth) is not int or type(limit) is not int or not 0 <= max_depth <= 1000 or not 0 <= limit <= 1 << 40:
         return twin.check_json(value, max_depth, limit)
@@ -109,7 +111,7 @@ cdef bint sound_text(object text) noexcept:
     return bad == 0
 
 
-# 2.4x the twin: 0.30 µs an id instead of 0.70.
+# 2.2x the twin (bench/fastpath.py).
 def uuids(tick, rand):
     cdef uint64_t at, low
     cdef Py_ssize_t i, n
@@ -137,11 +139,13 @@ cdef uint64_t get64(const unsigned char *data) noexcept:
     return value
 
 
-# 1.9x the twin: 0.36 µs a claim instead of 0.69.
+# 1.7x the twin (bench/fastpath.py).
 def claims(rows, token, queue):
     cdef const unsigned char *data
+    if type(rows) is not list:  # an iterator could not be begun anew by the twin
+        return twin.claims(rows, token, queue)
     found = []
-    for row in rows:
+    for row in <list>rows:
         if type(row) is not tuple or len(row) != 10 or type(row[2]) is not bytes or PyBytes_GET_SIZE(row[2]) != 16:
             return twin.claims(rows, token, queue)
         data = <const unsigned char *>PyBytes_AS_STRING(row[2])
@@ -149,8 +153,10 @@ def claims(rows, token, queue):
         PyObject_GenericSetAttr(id_, "int", <object>get64(data) << 64 | <object>get64(data + 8))
         PyObject_GenericSetAttr(id_, "is_safe", UNKNOWN)
         payload = row[4]
-        if type(payload) is not bytes:
-            payload = payload.encode()
+        if type(payload) is str:
+            payload = (<str>payload).encode()
+        elif type(payload) is not bytes:
+            return twin.claims(rows, token, queue)
         found.append(new_tuple(Claim, (
             row[0], row[1], id_, token, queue, row[3], payload, row[5], row[6], row[7], row[8] is not None,
             row[9] is not None,
@@ -158,14 +164,14 @@ def claims(rows, token, queue):
     return found
 
 
-# 5x the twin: 0.12 µs instead of 0.59.
+# 12x the twin (bench/fastpath.py).
 def exponential(n, base, cap):
     if type(n) is int and type(base) is float and type(cap) is float:
         return grown(2.0, clamped(n, 30), base, cap)
     return twin.exponential(n, base, cap)
 
 
-# 3x the twin: 0.22 µs instead of 0.75.
+# 14x the twin (bench/fastpath.py).
 def decorrelated(n, base, cap, r):
     cdef double high, low
     if type(n) is int and type(base) is float and type(cap) is float and type(r) is float:
@@ -175,7 +181,7 @@ def decorrelated(n, base, cap, r):
     return twin.decorrelated(n, base, cap, r)
 
 
-# 6x the twin: 0.14 µs instead of 0.76.
+# 14x the twin (bench/fastpath.py).
 def faktory(n, r):
     cdef int64_t count
     if type(n) is int and type(r) is float and 0.0 <= <double>r < 1.0:
@@ -185,7 +191,7 @@ def faktory(n, r):
     return twin.faktory(n, r)
 
 
-# 6x the twin: 0.14 µs instead of 0.90.
+# 10x the twin (bench/fastpath.py).
 def delay(curve, n, base, cap, r):
     if curve == "decorrelated":
         return decorrelated(n, base, cap, r)
@@ -215,15 +221,15 @@ cdef struct Buffer:
     Py_ssize_t room
 
 
-# 4x the twin: 0.19 µs a row of 100 bytes of payload instead of 0.77.
+# 4x the twin (bench/fastpath.py): 100 bytes of payload.
 def copy_rows(jobs, run_ats=None):
     cdef Buffer out = Buffer(NULL, 0, 0)
     cdef Py_ssize_t i, n
     cdef bint timed = run_ats is not None
-    cdef list rows = jobs if type(jobs) is list else list(jobs)
-    cdef list times = list(run_ats) if timed else None
-    if timed and len(times) != len(rows):
-        return twin.copy_rows(rows, times)
+    cdef list rows, times
+    if type(jobs) is not list or timed and (type(run_ats) is not list or len(<list>run_ats) != len(<list>jobs)):
+        return twin.copy_rows(jobs, run_ats)
+    rows, times = jobs, run_ats
     try:
         n = len(rows)
         for i in range(n):
@@ -301,7 +307,7 @@ cdef bint put_tags(Buffer *out, tuple tags) except -1:
     return True
 
 
-# 5x the twin: 0.56 µs a job of 3 arguments and 100 bytes instead of 2.9.
+# 4x the twin (bench/fastpath.py): 3 arguments.
 def task_jobs(calls, start, stop, shape, ids, kind, rest, max_depth, limit):
     cdef Py_ssize_t i, j, n
     cdef Py_ssize_t size
@@ -315,6 +321,7 @@ def task_jobs(calls, start, stop, shape, ids, kind, rest, max_depth, limit):
         type(calls) is not list or type(ids) is not list or type(shape) is not tuple or type(rest) is not tuple
         or type(start) is not int or type(stop) is not int or type(max_depth) is not int or type(limit) is not int
         or not 0 <= max_depth <= 1000 or not 0 <= limit <= 1 << 40 or not 0 <= start <= len(calls) <= len(ids)
+        or stop < 0
     ):
         return twin.task_jobs(calls, start, stop, shape, ids, kind, rest, max_depth, limit)
     items, numbers, types, fields = calls, ids, shape, rest
@@ -342,7 +349,7 @@ def task_jobs(calls, start, stop, shape, ids, kind, rest, max_depth, limit):
     return made
 
 
-# 28x the twin: 0.004 µs a job instead of 0.11.
+# 19x the twin (bench/fastpath.py).
 def survey(jobs):
     cdef bint keyed = False, timed = False
     if type(jobs) is not list:
@@ -352,12 +359,15 @@ def survey(jobs):
             return twin.survey(jobs)
         if <object>PyTuple_GET_ITEM(job, DEDUPE_KEY) is not None:
             keyed = True
-        if <object>PyTuple_GET_ITEM(job, RUN_AT) is not None or <object>PyTuple_GET_ITEM(job, DELAY) != 0:
+        delay_ = <object>PyTuple_GET_ITEM(job, DELAY)
+        if type(delay_) is not float and type(delay_) is not int:
+            return twin.survey(jobs)
+        if <object>PyTuple_GET_ITEM(job, RUN_AT) is not None or delay_ != 0:
             timed = True
     return keyed, timed
 
 
-# 1.7x the twin: 0.08 µs an id instead of 0.13.
+# 1.5x the twin (bench/fastpath.py).
 def uuid_array(ids):
     cdef Buffer out = Buffer(NULL, 0, 0)
     cdef list items = ids if type(ids) is list else list(ids)
@@ -371,7 +381,7 @@ def uuid_array(ids):
         free(out.data)
 
 
-# 7x the twin: 0.013 µs a value instead of 0.085.
+# 6.7x the twin (bench/fastpath.py).
 def int8_array(values):
     cdef Buffer out = Buffer(NULL, 0, 0)
     cdef list items = values if type(values) is list else list(values)
@@ -405,7 +415,7 @@ if Ending._fields != ("claim", "outcome", "delay", "traceback", "result", "child
     raise ImportError("the fields of Ending or Claim have moved; renumber them in _fastpath.pyx and build it again")
 
 
-# 4x the twin as arrays: 0.13 µs an ending instead of 0.47; 1.7x as text, 0.21 instead of 0.36.
+# 2.8x the twin (bench/fastpath.py): half as arrays, half as text.
 def plain_endings(endings, arrays):
     cdef Buffer ids = Buffer(NULL, 0, 0)
     cdef Buffer tokens = Buffer(NULL, 0, 0)
@@ -431,7 +441,7 @@ def plain_endings(endings, arrays):
             if (
                 type(<object>PyTuple_GET_ITEM(ending, E_OUTCOME)) is not Done
                 or <object>PyTuple_GET_ITEM(ending, E_RESULT) is not None
-                or <object>PyTuple_GET_ITEM(ending, E_CHILDREN) != ()
+                or <object>PyTuple_GET_ITEM(ending, E_CHILDREN) is not NOTHING
                 or <object>PyTuple_GET_ITEM(claim, C_KEYED) is not False
             ):
                 return twin.plain_endings(items, arrays)
@@ -459,7 +469,7 @@ def plain_endings(endings, arrays):
         free(tokens.data)
 
 
-# 25x the twin: 0.010 µs a value of 18 characters instead of 0.25.
+# 25x the twin (bench/fastpath.py): 18 characters.
 def text_array(values):
     cdef Buffer out = Buffer(NULL, 0, 0)
     cdef Py_ssize_t end
@@ -605,3 +615,177 @@ cdef int put_array_head(Buffer *out, int oid, Py_ssize_t n, bint nulls) except -
         put32(out, <int32_t>n)
         put32(out, 1)
     return 0
+
+
+# 4.8x the twin (bench/fastpath.py).
+def resp_simple(text):
+    cdef Py_ssize_t size
+    cdef const char *data
+    if type(text) is not str:
+        return twin.resp_simple(text)
+    data = PyUnicode_AsUTF8AndSize(text, &size)
+    if data == NULL or not one_line(data, size):
+        PyErr_Clear()
+        return twin.resp_simple(text)
+    return resp_line(b"+", data, size, NULL, 0)
+
+
+# 7x the twin (bench/fastpath.py).
+def resp_error(code, message):
+    cdef Py_ssize_t size, more
+    cdef const char *head
+    cdef const char *data
+    if type(code) is not str or type(message) is not str:
+        return twin.resp_error(code, message)
+    head, data = PyUnicode_AsUTF8AndSize(code, &size), NULL
+    if head != NULL:
+        data = PyUnicode_AsUTF8AndSize(message, &more)
+    if data == NULL or not one_line(head, size) or not one_line(data, more):
+        PyErr_Clear()
+        return twin.resp_error(code, message)
+    return resp_line(b"-", head, size, data, more)
+
+
+# 1.9x the twin (bench/fastpath.py).
+def resp_int(number):
+    cdef char text[32]
+    cdef int overflow = 0
+    cdef long long value
+    if type(number) is not int:
+        return twin.resp_int(number)
+    value = PyLong_AsLongLongAndOverflow(number, &overflow)
+    if overflow:
+        return twin.resp_int(number)
+    return PyBytes_FromStringAndSize(text, snprintf(text, sizeof(text), b":%lld\r\n", value))
+
+
+# 2.2x the twin (bench/fastpath.py): 100 bytes.
+def resp_bulk(data):
+    cdef char head[32]
+    cdef char *out
+    cdef Py_ssize_t size, used
+    if type(data) is not bytes:
+        return twin.resp_bulk(data)
+    size = PyBytes_GET_SIZE(data)
+    used = snprintf(head, sizeof(head), b"$%zd\r\n", size)
+    made = PyBytes_FromStringAndSize(NULL, used + size + 2)
+    out = PyBytes_AS_STRING(made)
+    memcpy(out, head, used)
+    memcpy(out + used, PyBytes_AS_STRING(data), size)
+    memcpy(out + used + size, b"\r\n", 2)
+    return made
+
+
+# 3.3x the twin (bench/fastpath.py): one line, as clients wait for each answer.
+def resp_commands(data, limit):
+    cdef const char *start
+    cdef const char *at
+    cdef const char *end
+    cdef const char *stop
+    cdef const char *space
+    cdef Py_ssize_t most, size
+    if type(data) is not bytes or type(limit) is not int or not 0 <= limit <= 1 << 40:
+        return twin.resp_commands(data, limit)
+    start, most = PyBytes_AS_STRING(data), limit
+    at, stop = start, start + PyBytes_GET_SIZE(data)
+    found = []
+    while at < stop:
+        end = <const char *>memchr(at, 10, stop - at)
+        if end == NULL:
+            break
+        if end - at >= most:
+            return twin.resp_commands(data, limit)
+        size = end - at - (end > at and (end - 1)[0] == 13)
+        space = <const char *>memchr(at, 32, size)
+        if space == NULL:
+            found.append((PyBytes_FromStringAndSize(at, size), b""))
+        else:
+            found.append((
+                PyBytes_FromStringAndSize(at, space - at), PyBytes_FromStringAndSize(space + 1, at + size - space - 1)
+            ))
+        at = end + 1
+    if stop - at >= most:
+        return twin.resp_commands(data, limit)
+    return found, at - start
+
+
+# 8x the twin (bench/fastpath.py): one reply.
+def resp_values(data, limit):
+    cdef const char *text
+    cdef const char *end
+    cdef Py_ssize_t at = 0, size, most, total, length
+    cdef int64_t number
+    if type(data) is not bytes or type(limit) is not int or not 0 <= limit <= 1 << 40:
+        return twin.resp_values(data, limit)
+    text, total, most = PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), limit
+    found = []
+    while at < total:
+        end = <const char *>memchr(text + at, 10, total - at)
+        if end == NULL:
+            break
+        size = end - text - at - 2  # between the first character and the line's end
+        if size + 2 >= most or size < 0 or (end - 1)[0] != 13:
+            return twin.resp_values(data, limit)
+        if text[at] == c"$":
+            if size == 2 and memcmp(text + at + 1, b"-1", 2) == 0:
+                found.append(("$", None))
+                at += size + 3
+                continue
+            if not get_number(text + at + 1, size, &number) or number < 0 or number > most or text[at + 1] == c"-":
+                return twin.resp_values(data, limit)
+            length = number
+            if total - at - size - 3 < length + 2:
+                return found, at
+            if memcmp(text + at + size + 3 + length, b"\r\n", 2) != 0:
+                return twin.resp_values(data, limit)
+            found.append(("$", PyBytes_FromStringAndSize(text + at + size + 3, length)))
+            at += size + 3 + length + 2
+            continue
+        if text[at] == c"+":
+            found.append(("+", PyUnicode_DecodeUTF8(text + at + 1, size, NULL)))
+        elif text[at] == c"-":
+            found.append(("-", PyUnicode_DecodeUTF8(text + at + 1, size, NULL)))
+        elif text[at] == c":" and get_number(text + at + 1, size, &number):
+            found.append((":", number))
+        else:
+            return twin.resp_values(data, limit)
+        at += size + 3
+    if total - at >= most:
+        return twin.resp_values(data, limit)
+    return found, at
+
+
+cdef bint one_line(const char *data, Py_ssize_t size) noexcept:
+    return memchr(data, 13, size) == NULL and memchr(data, 10, size) == NULL
+
+
+cdef object resp_line(char first, const char *head, Py_ssize_t size, const char *rest, Py_ssize_t more):
+    """The first character, the head, after a space the rest where there is one, and the line's end."""
+    made = PyBytes_FromStringAndSize(NULL, size + more + (3 if rest == NULL else 4))
+    cdef char *out = PyBytes_AS_STRING(made)
+    out[0] = first
+    memcpy(out + 1, head, size)
+    out += 1 + size
+    if rest != NULL:
+        out[0] = c" "
+        memcpy(out + 1, rest, more)
+        out += 1 + more
+    memcpy(out, b"\r\n", 2)
+    return made
+
+
+cdef bint get_number(const char *text, Py_ssize_t size, int64_t *number) noexcept:
+    """1 to 19 digits, with a minus or without; False: it is something else or too large."""
+    cdef bint negative = size > 0 and text[0] == c"-"
+    cdef Py_ssize_t i
+    cdef uint64_t value = 0
+    if not 1 <= size - negative <= 19:  # so many fit in 64 bits without a sign
+        return False
+    for i in range(negative, size):
+        if not c"0" <= text[i] <= c"9":
+            return False
+        value = value * 10 + <uint64_t>(text[i] - c"0")
+    if value > <uint64_t>0x7FFFFFFFFFFFFFFF + negative:
+        return False
+    number[0] = <int64_t>(0 - value if negative else value)
+    return True

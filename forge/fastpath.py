@@ -26,6 +26,12 @@ __all__ = [
     "faktory",
     "int8_array",
     "plain_endings",
+    "resp_bulk",
+    "resp_commands",
+    "resp_error",
+    "resp_int",
+    "resp_simple",
+    "resp_values",
     "survey",
     "task_jobs",
     "text_array",
@@ -65,6 +71,12 @@ uuid_array = _impl.uuid_array
 int8_array = _impl.int8_array
 plain_endings = _impl.plain_endings
 text_array = _impl.text_array
+resp_simple = _impl.resp_simple
+resp_error = _impl.resp_error
+resp_int = _impl.resp_int
+resp_bulk = _impl.resp_bulk
+resp_commands = _impl.resp_commands
+resp_values = _impl.resp_values
 
 
 class _Ticks:

@@ -43,6 +43,12 @@ FUNCTIONS = [
     "int8_array",
     "plain_endings",
     "text_array",
+    "resp_simple",
+    "resp_error",
+    "resp_int",
+    "resp_bulk",
+    "resp_commands",
+    "resp_values",
 ]
 # A busy machine must not fail a property.
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

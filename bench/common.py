@@ -151,7 +151,7 @@ def median(rates: Sequence[float]) -> int:
     return round(statistics.median(rates))
 
 
-def percentiles(seconds: Sequence[float], prefix: str = "") -> dict[str, float]:
+def percentiles(seconds: Sequence[float], prefix: str = "") -> dict[str, Any]:
     """p50, p95 and p99 in milliseconds, as the keys of the JSON line have them."""
     ranked = sorted(seconds) or [float("nan")]
     return {

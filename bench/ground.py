@@ -33,7 +33,7 @@ class Opponent(Protocol):
     """The same work by hand."""
 
     def fill(self, ids: Sequence[UUID]) -> None: ...
-    def drain(self, batch: int) -> int: ...
+    def drain(self, batch: int, until: int | None = None) -> int: ...
     def close(self) -> None: ...
 
 
@@ -81,6 +81,10 @@ class Ground(abc.ABC):
     def is_done(self, id: UUID) -> bool:
         """Whether this one did."""
         return bool(self.value(f"select exists (select 1 from job_history where id = {self.quoted(id)})"))
+
+    def exists(self, id: UUID) -> bool:
+        """Whether it was ever stored."""
+        return self.is_done(id) or bool(self.value(f"select exists (select 1 from job where id = {self.quoted(id)})"))
 
     @abc.abstractmethod
     def quoted(self, id: UUID) -> str:

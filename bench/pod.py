@@ -20,11 +20,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
-from uuid import UUID
 
 from bench.common import ROOT, Progress
 from bench.ground import Ground
@@ -36,11 +35,11 @@ _PAYLOAD = b'{"i": %d, "t": %.6f, "pad": "' + b"x" * 62 + b'"}'
 _TYPED = b'{"args": [%d, %.6f, "' + b"x" * 45 + b'"], "kwargs": {}}'
 
 
-def new_jobs(first: int, n: int, kind: str = "noop", ids: Iterable[UUID] | None = None) -> Iterator[NewJob]:
-    """Jobs number `first` and on, with payloads of about 100 bytes; made as they are asked for."""
-    payload, now = _TYPED if kind == "typed" else _PAYLOAD, time.monotonic
-    for i, id_ in enumerate(ids or fastpath.uuid7_many(n), first):
-        yield NewJob(id_, kind, payload % (i, now()))
+def new_jobs(first: int, n: int, kind: str = "noop", t: float | None = None) -> Iterator[NewJob]:
+    """Jobs number `first` and on, with payloads of about 100 bytes; `t` (monotonic) is when they count as enqueued."""
+    payload, t = _TYPED if kind == "typed" else _PAYLOAD, time.monotonic() if t is None else t
+    for i, id_ in enumerate(fastpath.uuid7_many(n), first):
+        yield NewJob(id_, kind, payload % (i, t))
 
 
 class Verdict(NamedTuple):
@@ -187,23 +186,27 @@ class Project:
             self.pods.remove(made)
             made.stop()
 
-    def wait(self, n: int, bar: Progress, *, within: float = STALLED) -> float:
+    def wait(self, n: int, bar: Progress, *, also: Callable[[], str] = str) -> float:
         """Until the first n jobs have run and all are in history; the time (perf_counter) at which that was seen. Gives
         up when nothing happens any more: the verdict tells what is missing then.
 
         Only the board is looked at until every job has run, and only then the database, which has little left to do.
+        `also` is called ten times a second; what it answers stands beside the bar.
         """
         # Not more often than it costs a thousandth of what is waited for.
         pause = min(0.2, max(0.002, n * 2e-8))
-        last, since = -1, time.monotonic()
+        last, since, looked, note = -1, time.monotonic(), 0.0, ""
         while (now := self.board.reached(n)) < n or self.db.anything_left():
-            for pod in self.pods:
-                pod.check()
+            when = time.monotonic()
+            if when - looked > 0.1:
+                looked, note = when, also()
+                for pod in self.pods:
+                    pod.check()
             if now != last:
-                last, since = now, time.monotonic()
-            elif time.monotonic() - since > within:
+                last, since = now, when
+            elif when - since > STALLED:
                 break
-            bar.at(now)
+            bar.at(now, note)
             time.sleep(pause)
         return time.perf_counter()
 

@@ -56,10 +56,10 @@ class RawSqlite:
                 INSERT, ((id_.bytes, now, now, "default", "tasks.noop", PAYLOAD.decode()) for id_ in ids)
             )
 
-    def drain(self, batch: int) -> int:
-        """Claim and finalize, a transaction each, until nothing is left."""
+    def drain(self, batch: int, until: int | None = None) -> int:
+        """Claim and finalize, a transaction each, until nothing is left, or so many jobs have been."""
         conn, total = self._conn, 0
-        while True:
+        while until is None or total < until:
             now = int(time.time() * 1e6)
             if not self._sync_claims:
                 conn.execute("pragma synchronous = normal")
@@ -67,7 +67,10 @@ class RawSqlite:
             rows = conn.execute(CLAIM, (now, batch)).fetchall()
             conn.execute("commit")
             if not rows:
-                return total
+                if until is None:
+                    break
+                time.sleep(0.001)
+                continue
             claimed = json.dumps([row[0] for row in rows])
             if not self._sync_claims:
                 conn.execute("pragma synchronous = full")
@@ -76,6 +79,7 @@ class RawSqlite:
             conn.execute(REMOVE, (claimed,))
             conn.execute("commit")
             total += len(rows)
+        return total
 
     def ended(self) -> int:
         """Jobs in history."""

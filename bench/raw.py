@@ -7,6 +7,7 @@ cool-down, a dedupe key or a cancellation.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
@@ -83,12 +84,18 @@ class Raw:
             for id_ in ids:
                 copy.write_row((id_, "default", "tasks.noop", PAYLOAD.decode()))
 
-    def drain(self, batch: int) -> int:
-        """Claim and finalize until nothing is left; how many jobs that was."""
+    def drain(self, batch: int, until: int | None = None) -> int:
+        """Claim and finalize until nothing is left, or so many jobs have been; how many that was."""
         claim, end = RawCursor(self._claims), RawCursor(self._ends)
         mark: tuple[Any, UUID] = START
         total = 0
-        while rows := claim.execute(self.claim, (batch, *mark), binary=True).fetchall():
+        while until is None or total < until:
+            rows = claim.execute(self.claim, (batch, *mark), binary=True).fetchall()
+            if not rows:
+                if until is None:
+                    break
+                time.sleep(0.001)
+                continue
             last = max(rows, key=lambda row: (row[0], row[1].int))
             mark = (last[0], last[1])
             end.execute(self.finalize, ([row[1] for row in rows],))

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
+from uuid import UUID
 
 import apsw
+
+from bench.common import PAYLOAD
 
 COLUMNS = """id, run_at, enqueued_at, claimed_at, claim, timeout, unique_for, keep_result, priority, attempts,
     max_attempts, crashes, queue, kind, payload, dedupe_key, tags, errors"""
@@ -22,6 +26,8 @@ returning rowid, id, kind, payload, attempts"""
 MOVE = f"""
 insert into job_history ({COLUMNS}, status, finished_at)
 select {COLUMNS}, 'done', ?1 from job where rowid in (select value from json_each(?2))"""
+
+INSERT = "insert into job (id, run_at, enqueued_at, queue, kind, payload) values (?, ?, ?, ?, ?, ?)"
 
 REMOVE = "delete from job where rowid in (select value from json_each(?1))"
 
@@ -42,10 +48,18 @@ class RawSqlite:
         self._conn.execute("delete from job_history")
         self._conn.execute("pragma wal_checkpoint(truncate)")
 
-    def drain(self, batch: int) -> int:
-        """Claim and finalize, a transaction each, until nothing is left."""
+    def fill(self, ids: Sequence[UUID]) -> None:
+        """A backlog, in one transaction."""
+        now = int(time.time() * 1e6)
+        with self._conn:
+            self._conn.executemany(
+                INSERT, ((id_.bytes, now, now, "default", "tasks.noop", PAYLOAD.decode()) for id_ in ids)
+            )
+
+    def drain(self, batch: int, until: int | None = None) -> int:
+        """Claim and finalize, a transaction each, until nothing is left, or so many jobs have been."""
         conn, total = self._conn, 0
-        while True:
+        while until is None or total < until:
             now = int(time.time() * 1e6)
             if not self._sync_claims:
                 conn.execute("pragma synchronous = normal")
@@ -53,7 +67,10 @@ class RawSqlite:
             rows = conn.execute(CLAIM, (now, batch)).fetchall()
             conn.execute("commit")
             if not rows:
-                return total
+                if until is None:
+                    break
+                time.sleep(0.001)
+                continue
             claimed = json.dumps([row[0] for row in rows])
             if not self._sync_claims:
                 conn.execute("pragma synchronous = full")
@@ -62,6 +79,12 @@ class RawSqlite:
             conn.execute(REMOVE, (claimed,))
             conn.execute("commit")
             total += len(rows)
+        return total
+
+    def ended(self) -> int:
+        """Jobs in history."""
+        (count,) = next(iter(self._conn.execute("select count(*) from job_history")))
+        return int(count)
 
     def close(self) -> None:
         """The connection."""

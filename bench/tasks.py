@@ -1,0 +1,52 @@
+"""The handlers of the benches' pods: they do nothing but mark, in a file that all processes share, that they ran.
+
+Loaded by the zygote of a master that `bench/pod.py` has started. Every job has a cell of its own in each file, so
+processes never race for one.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from forge import Context, Forge
+
+app = Forge()
+
+
+def _mapped(name: str) -> mmap.mmap:
+    with (Path(os.environ["FORGE_BENCH_BOARD"]) / name).open("r+b") as file:
+        return mmap.mmap(file.fileno(), 0)
+
+
+ran = _mapped("ran")
+late = memoryview(_mapped("late")).cast("d")
+
+
+@app.handler("noop")
+def noop(_ctx: Context, payload: Any) -> None:
+    """How often job `i` has run."""
+    ran[payload["i"]] += 1
+
+
+@app.handler("timed")
+def timed(_ctx: Context, payload: Any) -> None:
+    """The same, and how many seconds after `t` it started; the clock is the machine's, the same in all processes."""
+    late[payload["i"]] = time.monotonic() - payload["t"]
+    ran[payload["i"]] += 1
+
+
+@app.handler("nap")
+def nap(_ctx: Context, payload: Any) -> None:
+    """The same as `noop`, after a wait of 2 ms: a job that waits for somebody else."""
+    time.sleep(0.002)
+    ran[payload["i"]] += 1
+
+
+@app.task(name="typed", keep_result=False)
+def typed(i: int, t: float, pad: str) -> None:  # noqa: ARG001 (they are there to be checked)
+    """The same as `noop` as a task, its arguments checked."""
+    ran[i] += 1

@@ -146,6 +146,41 @@ def plain_endings(n: int) -> Inputs:
     return [(batch, i % 2 == 0) for i, batch in enumerate(batches(found))]  # for PostgreSQL, for SQLite
 
 
+def some_claims(n: int) -> list[Claim]:
+    """Of no-op jobs."""
+    return [
+        Claim(0, None, id_, 5 << 32 | 9, "default", "tasks.noop", PAYLOAD, 1, 5, 600, False, False)
+        for id_ in fastpath.uuid7_many(n)
+    ]
+
+
+@case
+def job_lines(n: int) -> Inputs:
+    return [(batch, {}, 5.0) for batch in batches(some_claims(n))]
+
+
+@case
+def jobs_in(n: int) -> Inputs:
+    return [(_fastpath_py.job_lines(batch, {}, 0.0),) for batch in batches(some_claims(n))]
+
+
+@case
+def done_line(n: int) -> Inputs:
+    return [(id_, 0.0000123 * i) for i, id_ in enumerate(fastpath.uuid7_many(n))]
+
+
+def replies(n: int) -> Inputs:
+    """As a worker sends them."""
+    done = Done()
+    return [
+        (b"".join(_fastpath_py.done_line(c.id, 0.000012) for c in batch), {c.id.hex: (c, 1.0) for c in batch}, done)
+        for batch in batches(some_claims(n))
+    ]
+
+
+CASES["answers"] = replies
+
+
 @case
 def text_array(n: int) -> Inputs:
     return [(batch,) for batch in batches([f"default-queue {i:04}" for i in range(n)])]
@@ -211,9 +246,15 @@ def stated(source: str) -> dict[str, float]:
 
 def turn(call: Callable[..., Any], inputs: Inputs) -> float:
     """Seconds; starmap and deque add the least there is to a call."""
+    inputs = fresh(inputs)
     began = time.perf_counter()
     deque(starmap(call, inputs), maxlen=0)
     return time.perf_counter() - began
+
+
+def fresh(inputs: Inputs) -> Inputs:
+    """With dictionaries of their own, which a function may change."""
+    return [tuple(dict(each) if type(each) is dict else each for each in args) for args in inputs]
 
 
 def measure(name: str, inputs: Inputs, n: int, rounds: int) -> Gain:
@@ -231,7 +272,7 @@ def measure(name: str, inputs: Inputs, n: int, rounds: int) -> Gain:
 
 def answers(call: Callable[..., Any], inputs: Inputs) -> set[tuple[int, str]]:
     """What it says to each input."""
-    return set(enumerate(map(repr, starmap(call, inputs))))
+    return set(enumerate(map(repr, starmap(call, fresh(inputs)))))
 
 
 def judge(names: Sequence[str], n: int, rounds: int) -> tuple[dict[str, Gain], int, int]:

@@ -15,7 +15,7 @@ from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from libc.math cimport isfinite, pow
 from libc.stdint cimport int32_t, int64_t, uint16_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
-from libc.stdlib cimport free, realloc
+from libc.stdlib cimport free, malloc, qsort, realloc
 from libc.string cimport memchr, memcmp, memcpy
 
 from uuid import UUID, SafeUUID
@@ -34,6 +34,7 @@ cdef extern from "Python.h":
     const void* PyUnicode_DATA(object)
     Py_ssize_t PyUnicode_GET_LENGTH(object)
     const char* PyUnicode_AsUTF8AndSize(object, Py_ssize_t*)
+    object PyUnicode_DecodeASCII(const char*, Py_ssize_t, const char*)
     object PyUnicode_DecodeUTF8(const char*, Py_ssize_t, const char*)
     long long PyLong_AsLongLongAndOverflow(object, int*)
     unsigned long long PyLong_AsUnsignedLongLong(object)
@@ -405,6 +406,12 @@ cdef enum:
     C_ID = 2
     C_TOKEN = 3
     C_QUEUE = 4
+    C_KIND = 5
+    C_PAYLOAD = 6
+    C_ATTEMPT = 7
+    C_MAX_ATTEMPTS = 8
+    C_TIMEOUT = 9
+    C_KEEP_RESULT = 10
     C_KEYED = 11
     C_FIELDS = 12
 
@@ -415,58 +422,473 @@ if Ending._fields != ("claim", "outcome", "delay", "traceback", "result", "child
     raise ImportError("the fields of Ending or Claim have moved; renumber them in _fastpath.pyx and build it again")
 
 
-# 2.8x the twin (bench/fastpath.py): half as arrays, half as text.
+cdef struct Ended:
+    unsigned char id[16]
+    int64_t token
+
+
+cdef int by_id(const void *a, const void *b) noexcept nogil:
+    return memcmp(a, b, 16)
+
+
+# 4.5x the twin (bench/fastpath.py): half as arrays, half as text.
 def plain_endings(endings, arrays):
-    cdef Buffer ids = Buffer(NULL, 0, 0)
-    cdef Buffer tokens = Buffer(NULL, 0, 0)
     cdef list items = endings if type(endings) is list else list(endings)
-    cdef Py_ssize_t n = len(items)
-    cdef bint framed = bool(arrays)
-    cdef Py_ssize_t step = 20 if framed else 16
-    cdef Py_ssize_t most = 0
+    cdef Py_ssize_t i, n = len(items)
+    cdef bint sorted_ = True
+    cdef int overflow = 0
     cdef set queues = set()
+    cdef Ended *found = <Ended *>malloc((n + 1) * sizeof(Ended))
     last_queue = None
+    if found == NULL:
+        raise MemoryError
     try:
-        if framed:
-            put_array_head(&ids, 2950, n, False)
-            put_array_head(&tokens, 20, n, False)
-        else:
-            put_char(&tokens, b"[")
-        for ending in items:
+        for i in range(n):
+            ending = items[i]
             if type(ending) is not Ending or PyTuple_GET_SIZE(ending) != E_FIELDS:
                 return twin.plain_endings(items, arrays)
             claim = <object>PyTuple_GET_ITEM(ending, E_CLAIM)
             if type(claim) is not Claim or PyTuple_GET_SIZE(claim) != C_FIELDS:
                 return twin.plain_endings(items, arrays)
+            token = <object>PyTuple_GET_ITEM(claim, C_TOKEN)
             if (
                 type(<object>PyTuple_GET_ITEM(ending, E_OUTCOME)) is not Done
                 or <object>PyTuple_GET_ITEM(ending, E_RESULT) is not None
-                or <object>PyTuple_GET_ITEM(ending, E_CHILDREN) is not NOTHING
+                or <object>PyTuple_GET_ITEM(ending, E_CHILDREN) != ()
                 or <object>PyTuple_GET_ITEM(claim, C_KEYED) is not False
+                or type(token) is not int
+                or not get_uuid(<object>PyTuple_GET_ITEM(claim, C_ID), found[i].id)
             ):
                 return twin.plain_endings(items, arrays)
-            if not put_uuid(&ids, <object>PyTuple_GET_ITEM(claim, C_ID), framed) or not (
-                put_int(&tokens, <object>PyTuple_GET_ITEM(claim, C_TOKEN), 8) if framed
-                else put_digits(&tokens, <object>PyTuple_GET_ITEM(claim, C_TOKEN))
-            ):
+            found[i].token = PyLong_AsLongLongAndOverflow(token, &overflow)
+            if overflow:
                 return twin.plain_endings(items, arrays)
-            if most > 0 and memcmp(ids.data + ids.size - 16 - step, ids.data + ids.size - 16, 16) >= 0:
-                return None
-            most += 1
+            if i > 0 and memcmp(found[i - 1].id, found[i].id, 16) >= 0:
+                sorted_ = False
             queue = <object>PyTuple_GET_ITEM(claim, C_QUEUE)
             if queue is not last_queue:
                 queues.add(queue)
                 last_queue = queue
-        if not framed:
-            if most:
-                tokens.size -= 1  # the last comma
-            put_char(&tokens, b"]")
-        return (
-            PyBytes_FromStringAndSize(ids.data, ids.size), PyBytes_FromStringAndSize(tokens.data, tokens.size), queues
-        )
+        if not sorted_:  # answers of several workers
+            qsort(found, n, sizeof(Ended), by_id)
+            for i in range(1, n):
+                if memcmp(found[i - 1].id, found[i].id, 16) == 0:
+                    return None
+        return (*(packed_arrays(found, n) if arrays else packed_text(found, n)), queues)
+    finally:
+        free(found)
+
+
+cdef tuple packed_arrays(Ended *found, Py_ssize_t n):
+    cdef Buffer ids = Buffer(NULL, 0, 0)
+    cdef Buffer tokens = Buffer(NULL, 0, 0)
+    cdef Py_ssize_t i
+    try:
+        put_array_head(&ids, 2950, n, False)
+        put_array_head(&tokens, 20, n, False)
+        need(&ids, 20 * n)
+        need(&tokens, 12 * n)
+        for i in range(n):
+            put32(&ids, 16)
+            memcpy(ids.data + ids.size, found[i].id, 16)
+            ids.size += 16
+            put32(&tokens, 8)
+            put64(&tokens, <uint64_t>found[i].token)
+        return PyBytes_FromStringAndSize(ids.data, ids.size), PyBytes_FromStringAndSize(tokens.data, tokens.size)
     finally:
         free(ids.data)
         free(tokens.data)
+
+
+cdef tuple packed_text(Ended *found, Py_ssize_t n):
+    cdef Buffer ids = Buffer(NULL, 0, 0)
+    cdef Buffer tokens = Buffer(NULL, 0, 0)
+    cdef Py_ssize_t i
+    try:
+        need(&ids, 16 * n + 1)
+        need(&tokens, 24 * n + 2)
+        put_char(&tokens, b"[")
+        for i in range(n):
+            memcpy(ids.data + ids.size, found[i].id, 16)
+            ids.size += 16
+            if i > 0:
+                put_char(&tokens, b",")
+            put_number(&tokens, found[i].token)
+        put_char(&tokens, b"]")
+        return PyBytes_FromStringAndSize(ids.data, ids.size), PyBytes_FromStringAndSize(tokens.data, tokens.size)
+    finally:
+        free(ids.data)
+        free(tokens.data)
+
+
+cdef bint get_uuid(object value, unsigned char *data) except -1:
+    """Its 16 bytes. False: it is none, or odd."""
+    cdef uint64_t high, low
+    cdef int i
+    if type(value) is not UUID:
+        return False
+    number = value.int
+    if type(number) is not int:
+        return False
+    high = PyLong_AsUnsignedLongLong(number >> 64)
+    if high == <uint64_t>-1 and PyErr_Occurred() != NULL:  # not a number of 128 bits
+        PyErr_Clear()
+        return False
+    low = PyLong_AsUnsignedLongLongMask(number)
+    for i in range(8):
+        data[i] = <unsigned char>(high >> (56 - 8 * i))
+        data[8 + i] = <unsigned char>(low >> (56 - 8 * i))
+    return True
+
+
+cdef const char *HEX = b"0123456789abcdef"
+
+
+cdef inline void to_hex(const unsigned char *data, char *text) noexcept:
+    cdef int i
+    for i in range(16):
+        text[2 * i] = HEX[data[i] >> 4]
+        text[2 * i + 1] = HEX[data[i] & 15]
+
+
+cdef inline int digit(char c) noexcept:
+    """Of a hexadecimal number in lower case; -1: it is none."""
+    return c - 48 if 48 <= c <= 57 else c - 87 if 97 <= c <= 102 else -1
+
+
+cdef bint from_hex(const char *text, unsigned char *data) noexcept:
+    cdef int i, high, low
+    for i in range(16):
+        high, low = digit(text[2 * i]), digit(text[2 * i + 1])
+        if high < 0 or low < 0:
+            return False
+        data[i] = <unsigned char>(high << 4 | low)
+    return True
+
+
+cdef int put_number(Buffer *out, int64_t number) except -1:
+    """In decimal."""
+    cdef char digits[20]
+    cdef int n = 0
+    cdef uint64_t rest = <uint64_t>number if number >= 0 else 0 - <uint64_t>number
+    need(out, 21)
+    if number < 0:
+        out.data[out.size] = b"-"
+        out.size += 1
+    while True:
+        digits[n] = <char>(48 + rest % 10)
+        n += 1
+        rest //= 10
+        if rest == 0:
+            break
+    while n > 0:
+        n -= 1
+        out.data[out.size] = digits[n]
+        out.size += 1
+    return 0
+
+
+cdef int put_raw(Buffer *out, const char *data, Py_ssize_t size) except -1:
+    need(out, size)
+    memcpy(out.data + out.size, data, size)
+    out.size += size
+    return 0
+
+
+cdef bint put_field(Buffer *out, const char *name, Py_ssize_t size, object value) except -1:
+    """A name and an int of 8 bytes. False: it is none."""
+    cdef int overflow = 0
+    cdef int64_t number
+    if type(value) is not int:
+        return False
+    number = PyLong_AsLongLongAndOverflow(value, &overflow)
+    if overflow:
+        return False
+    put_raw(out, name, size)
+    put_number(out, number)
+    return True
+
+
+cdef bint put_quoted(Buffer *out, object text) except -1:
+    """Text as JSON has it. False: something in it must be escaped."""
+    cdef Py_ssize_t i, size
+    cdef const char *data
+    if type(text) is not str:
+        return False
+    data = PyUnicode_AsUTF8AndSize(text, &size)
+    if data == NULL:  # a lone surrogate
+        PyErr_Clear()
+        return False
+    for i in range(size):
+        if <unsigned char>data[i] < 32 or data[i] == 34 or data[i] == 92:
+            return False
+    put_char(out, 34)
+    put_raw(out, data, size)
+    put_char(out, 34)
+    return True
+
+
+# 4.6x the twin (bench/fastpath.py).
+def job_lines(claims, in_hand, now):
+    cdef Buffer out = Buffer(NULL, 0, 0)
+    cdef tuple items
+    cdef list keys = []
+    cdef Py_ssize_t i
+    if type(claims) is not list or type(in_hand) is not dict:
+        return twin.job_lines(claims, in_hand, now)
+    items = tuple(claims)  # a key of the dict may run code that changes the list
+    try:
+        for claim in items:
+            key = put_job(&out, claim)
+            if key is None:
+                return twin.job_lines(claims, in_hand, now)
+            keys.append(key)
+        for i in range(len(items)):
+            (<dict>in_hand)[keys[i]] = (items[i], now)
+        return PyBytes_FromStringAndSize(out.data, out.size)
+    finally:
+        free(out.data)
+
+
+cdef object put_job(Buffer *out, object claim):
+    """Its line; the answer is the hex of its id. None: the twin must do it."""
+    cdef unsigned char id_[16]
+    cdef char text[32]
+    if type(claim) is not Claim or PyTuple_GET_SIZE(claim) != C_FIELDS:
+        return None
+    payload = <object>PyTuple_GET_ITEM(claim, C_PAYLOAD)
+    keep, keyed = <object>PyTuple_GET_ITEM(claim, C_KEEP_RESULT), <object>PyTuple_GET_ITEM(claim, C_KEYED)
+    if (
+        type(payload) is not bytes or type(keep) is not bool or type(keyed) is not bool
+        or not get_uuid(<object>PyTuple_GET_ITEM(claim, C_ID), id_)
+    ):
+        return None
+    to_hex(id_, text)
+    put_raw(out, b'{"id":"', 7)
+    put_raw(out, text, 32)
+    if not put_field(out, b'","token":', 10, <object>PyTuple_GET_ITEM(claim, C_TOKEN)):
+        return None
+    put_raw(out, b',"kind":', 8)
+    if not put_quoted(out, <object>PyTuple_GET_ITEM(claim, C_KIND)):
+        return None
+    put_raw(out, b',"queue":', 9)
+    if not (
+        put_quoted(out, <object>PyTuple_GET_ITEM(claim, C_QUEUE))
+        and put_field(out, b',"attempt":', 11, <object>PyTuple_GET_ITEM(claim, C_ATTEMPT))
+        and put_field(out, b',"max_attempts":', 16, <object>PyTuple_GET_ITEM(claim, C_MAX_ATTEMPTS))
+        and put_field(out, b',"timeout":', 11, <object>PyTuple_GET_ITEM(claim, C_TIMEOUT))
+    ):
+        return None
+    put_raw(out, b',"keep":1,"keyed":' if keep is True else b',"keep":0,"keyed":', 18)
+    put_raw(out, b'1,"payload":' if keyed is True else b'0,"payload":', 12)
+    put_raw(out, PyBytes_AS_STRING(payload), PyBytes_GET_SIZE(payload))
+    put_raw(out, b"}\n", 2)
+    return PyUnicode_DecodeASCII(text, 32, NULL)
+
+
+cdef struct Cursor:
+    const char *at
+    const char *end
+
+
+cdef inline bint skip(Cursor *c, const char *words, Py_ssize_t size) noexcept:
+    """Whether these words come next, and past them."""
+    if c.end - c.at < size or memcmp(c.at, words, size) != 0:
+        return False
+    c.at += size
+    return True
+
+
+cdef bint get_natural(Cursor *c, int64_t *number) noexcept:
+    """A natural number as JSON has it, of 18 digits at most."""
+    cdef const char *start = c.at
+    cdef int64_t value = 0
+    while c.at < c.end and 48 <= c.at[0] <= 57:
+        if c.at - start >= 18:
+            return False
+        value = value * 10 + (c.at[0] - 48)
+        c.at += 1
+    if c.at == start or start[0] == 48 and c.at - start > 1:
+        return False
+    number[0] = value
+    return True
+
+
+cdef bint get_flag(Cursor *c, bint *flag) noexcept:
+    cdef int64_t number = 0
+    if not get_natural(c, &number) or number > 1:
+        return False
+    flag[0] = number == 1
+    return True
+
+
+cdef class _Names:
+    """Texts of JSON, decoded once for all jobs that share them."""
+
+    cdef bytes raw
+    cdef str text
+
+    def __cinit__(self):
+        self.raw, self.text = b"", ""
+
+    cdef str get(self, Cursor *c):
+        """The text that comes next. None: there is none, or something in it is escaped."""
+        cdef const char *start
+        cdef Py_ssize_t size
+        if c.at == c.end or c.at[0] != 34:
+            return None
+        start = c.at + 1
+        size = PyBytes_GET_SIZE(self.raw)
+        if c.end - start > size and start[size] == 34 and memcmp(start, PyBytes_AS_STRING(self.raw), size) == 0:
+            c.at = start + size + 1
+            return self.text
+        c.at = start
+        while c.at < c.end and c.at[0] != 34:
+            if <unsigned char>c.at[0] < 32 or c.at[0] == 92:
+                return None
+            c.at += 1
+        if c.at == c.end:
+            return None
+        self.raw = PyBytes_FromStringAndSize(start, c.at - start)
+        self.text = self.raw.decode("utf-8")
+        c.at += 1
+        return self.text
+
+
+# 8x the twin (bench/fastpath.py).
+def jobs_in(data):
+    cdef Cursor line
+    cdef const char *at
+    cdef const char *end
+    cdef const char *stop
+    cdef _Names kinds = _Names()
+    cdef _Names queues = _Names()
+    cdef list found = []
+    if type(data) is not bytes:
+        return twin.jobs_in(data)
+    at = PyBytes_AS_STRING(data)
+    end = at + PyBytes_GET_SIZE(data)
+    try:
+        while True:
+            stop = <const char *>memchr(at, 10, end - at)
+            if stop == NULL:
+                break
+            line.at, line.end = at, stop
+            if skip(&line, b'{"id":', 6):
+                claim = get_job(&line, kinds, queues)
+                if claim is None:
+                    return twin.jobs_in(data)
+                found.append(claim)
+            else:
+                found.append(PyBytes_FromStringAndSize(at, stop - at))
+            at = stop + 1
+    except UnicodeDecodeError:
+        return twin.jobs_in(data)
+    return found, PyBytes_FromStringAndSize(at, end - at)
+
+
+cdef object get_job(Cursor *line, _Names kinds, _Names queues):
+    """The claim in a line that is about one. None: the twin must read it."""
+    cdef unsigned char id_[16]
+    cdef int64_t token = 0, attempt = 0, max_attempts = 0, timeout = 0
+    cdef bint keep = False, keyed = False
+    if not (skip(line, b'"', 1) and line.end - line.at > 32 and from_hex(line.at, id_)):
+        return None
+    line.at += 32
+    if not (skip(line, b'","token":', 10) and get_natural(line, &token) and skip(line, b',"kind":', 8)):
+        return None
+    kind = kinds.get(line)
+    if kind is None or not skip(line, b',"queue":', 9):
+        return None
+    queue = queues.get(line)
+    if queue is None or not (
+        skip(line, b',"attempt":', 11) and get_natural(line, &attempt)
+        and skip(line, b',"max_attempts":', 16) and get_natural(line, &max_attempts)
+        and skip(line, b',"timeout":', 11) and get_natural(line, &timeout)
+        and skip(line, b',"keep":', 8) and get_flag(line, &keep)
+        and skip(line, b',"keyed":', 9) and get_flag(line, &keyed)
+        and skip(line, b',"payload":', 11) and line.at < line.end
+    ):
+        return None
+    found = PyType_GenericAlloc(<PyTypeObject *>UUID, 0)
+    PyObject_GenericSetAttr(found, "int", <object>get64(id_) << 64 | <object>get64(id_ + 8))
+    PyObject_GenericSetAttr(found, "is_safe", UNKNOWN)
+    return new_tuple(Claim, (
+        0, None, found, token, queue, kind, PyBytes_FromStringAndSize(line.at, line.end - line.at - 1), attempt,
+        max_attempts, timeout, True if keep else False, True if keyed else False,
+    ))
+
+
+# 2.4x the twin (bench/fastpath.py).
+def done_line(id_, seconds):
+    cdef unsigned char data[16]
+    cdef char line[100]
+    cdef int size
+    if type(seconds) is not float or not 0.0 <= <double>seconds < 1e6 or not get_uuid(id_, data):
+        return twin.done_line(id_, seconds)
+    memcpy(line, b'{"id":"', 7)
+    to_hex(data, line + 7)
+    memcpy(line + 39, b'","status":"ok","took":', 23)
+    size = 62 + snprintf(line + 62, 38, b"%.6f}\n", <double>seconds)
+    return PyBytes_FromStringAndSize(line, size)
+
+
+# 4.1x the twin (bench/fastpath.py).
+def answers(data, in_hand, done):
+    cdef Cursor line
+    cdef const char *at
+    cdef const char *end
+    cdef const char *stop
+    cdef double seconds = 0.0, total = 0.0, most = 0.0
+    cdef list endings = []
+    cdef list others = []
+    if type(data) is not bytes or type(in_hand) is not dict:
+        return twin.answers(data, in_hand, done)
+    at = PyBytes_AS_STRING(data)
+    end = at + PyBytes_GET_SIZE(data)
+    while True:
+        stop = <const char *>memchr(at, 10, end - at)
+        if stop == NULL:
+            break
+        line.at, line.end = at, stop
+        held = None
+        if get_done(&line, &seconds):
+            held = (<dict>in_hand).pop(PyUnicode_DecodeASCII(at + 7, 32, NULL), None)
+        if held is None:
+            others.append(PyBytes_FromStringAndSize(at, stop - at))
+        else:
+            endings.append(new_tuple(Ending, (held[0], done, 0.0, None, None, ())))
+            total += seconds
+            most = seconds if seconds > most else most
+        at = stop + 1
+    return endings, others, PyBytes_FromStringAndSize(at, end - at), total, most
+
+
+cdef bint get_done(Cursor *line, double *seconds) noexcept:
+    """Whether it is a line of `done_line`."""
+    cdef unsigned char data[16]
+    cdef const char *start
+    cdef int64_t number = 0
+    cdef int i
+    if not (skip(line, b'{"id":"', 7) and line.end - line.at > 32 and from_hex(line.at, data)):
+        return False
+    line.at += 32
+    if not skip(line, b'","status":"ok","took":', 23):
+        return False
+    start = line.at
+    while line.at < line.end and 48 <= line.at[0] <= 57:
+        if line.at - start >= 6:
+            return False
+        number = number * 10 + (line.at[0] - 48)
+        line.at += 1
+    if line.at == start or line.end - line.at != 8 or line.at[0] != 46 or line.at[7] != 125:
+        return False
+    for i in range(1, 7):
+        if not 48 <= line.at[i] <= 57:
+            return False
+        number = number * 10 + (line.at[i] - 48)
+    seconds[0] = <double>number / 1e6
+    return True
 
 
 # 25x the twin (bench/fastpath.py): 18 characters.
@@ -572,37 +994,13 @@ cdef int put_char(Buffer *out, char value) except -1:
     return 0
 
 
-cdef bint put_digits(Buffer *out, object value) except -1:
-    """An int of 8 bytes as text, and a comma."""
-    cdef int overflow = 0
-    cdef long long number
-    if type(value) is not int:
-        return False
-    number = PyLong_AsLongLongAndOverflow(value, &overflow)
-    if overflow:
-        return False
-    need(out, 24)
-    out.size += snprintf(out.data + out.size, 24, b"%lld,", number)
-    return True
-
-
-cdef bint put_uuid(Buffer *out, object value, bint framed=True) except -1:
-    """Its 16 bytes, with their length where `framed`."""
-    cdef uint64_t high
-    if type(value) is not UUID:
-        return False
-    number = value.int
-    if type(number) is not int:
-        return False
-    high = PyLong_AsUnsignedLongLong(number >> 64)
-    if high == <uint64_t>-1 and PyErr_Occurred() != NULL:  # not a number of 128 bits
-        PyErr_Clear()
-        return False
+cdef bint put_uuid(Buffer *out, object value) except -1:
+    """Its length and its 16 bytes."""
     need(out, 20)
-    if framed:
-        put32(out, 16)
-    put64(out, high)
-    put64(out, PyLong_AsUnsignedLongLongMask(number))
+    if not get_uuid(value, <unsigned char *>out.data + out.size + 4):
+        return False
+    put32(out, 16)
+    out.size += 16
     return True
 
 

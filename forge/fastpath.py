@@ -17,14 +17,18 @@ from forge.errors import ConfigError
 
 __all__ = [
     "IMPL",
+    "answers",
     "check_json",
     "claims",
     "copy_rows",
     "decorrelated",
     "delay",
+    "done_line",
     "exponential",
     "faktory",
     "int8_array",
+    "job_lines",
+    "jobs_in",
     "plain_endings",
     "resp_bulk",
     "resp_commands",
@@ -70,6 +74,10 @@ survey = _impl.survey
 uuid_array = _impl.uuid_array
 int8_array = _impl.int8_array
 plain_endings = _impl.plain_endings
+job_lines = _impl.job_lines
+jobs_in = _impl.jobs_in
+done_line = _impl.done_line
+answers = _impl.answers
 text_array = _impl.text_array
 resp_simple = _impl.resp_simple
 resp_error = _impl.resp_error

@@ -42,6 +42,10 @@ FUNCTIONS = [
     "uuid_array",
     "int8_array",
     "plain_endings",
+    "job_lines",
+    "jobs_in",
+    "done_line",
+    "answers",
     "text_array",
     "resp_simple",
     "resp_error",
@@ -264,14 +268,22 @@ def test_plain_endings_are_packed_with_their_queues(impl: Any) -> None:
         {"children": (NewJob(ID, "k", b"{}"),)},
         {"keyed": True},
         {"id": UUID(int=3)},
-        {"id": UUID(int=2)},
     ],
     ids=lambda odd: next(iter(odd)),
 )
-def test_an_ending_that_is_not_plain_or_not_in_order_is_left_to_others(impl: Any, odd: dict[str, Any]) -> None:
+def test_an_ending_that_is_not_plain_or_there_twice_is_left_to_others(impl: Any, odd: dict[str, Any]) -> None:
     for arrays in (True, False):
         assert impl.plain_endings([ending(3), ending(4)], arrays) is not None
         assert impl.plain_endings([ending(3), ending(4, **odd)], arrays) is None
+
+
+def test_endings_are_packed_in_the_order_of_their_ids(impl: Any) -> None:
+    """Two transactions must lock rows in one order."""
+    endings = [ending(number) for number in (9, 3, 1 << 127, 4, 200, 5)]
+    for arrays in (True, False):
+        assert impl.plain_endings(endings, arrays) == impl.plain_endings(
+            sorted(endings, key=lambda each: each.claim.id), arrays
+        )
 
 
 def test_jobs_of_calls_end_before_the_first_that_is_different(impl: Any) -> None:

@@ -74,6 +74,27 @@ def by_id(endings: list[Ending]) -> list[Ending]:
 
 
 endings = st.lists(st.builds(ending, st.uuids(), int64, words), max_size=4)
+claims = st.builds(
+    Claim,
+    priority=st.just(0),
+    run_at=st.none(),
+    id=st.uuids(),
+    token=int64,
+    queue=words,
+    kind=words,
+    payload=st.binary(max_size=9).filter(lambda found: b"\n" not in found),
+    attempt=int16,
+    max_attempts=int16,
+    timeout=int32,
+    keep_result=st.booleans(),
+    keyed=st.booleans(),
+)
+one_id = UUID(int=0x0123456789ABCDEF)
+in_hand = st.sampled_from([{}, {one_id.hex: ("the claim", 1.0)}])
+took = st.floats(0, 100) | st.floats()
+reply_lines = st.builds(_fastpath_py.done_line, st.uuids() | st.just(one_id), took) | st.sampled_from(
+    [b'{"say":"progress"}\n', b"\n", b'{"id":"' + one_id.hex.encode() + b'","status":"ok","took":1234567.000000}\n']
+)
 lines = st.builds(lambda *parts: b"".join(parts), st.sampled_from([b"PUSH", b"ACK", b""]), st.sampled_from([b" ", b""]),
                   st.binary(max_size=9), st.sampled_from([b"\r\n", b"\n"]))  # fmt: skip
 one_line = words.map(lambda found: "".join(found.splitlines()))
@@ -118,6 +139,13 @@ SOUND: dict[str, st.SearchStrategy[tuple[Any, ...]]] = {
     "uuid_array": st.tuples(st.lists(st.uuids())),
     "int8_array": st.tuples(st.lists(int64)),
     "plain_endings": st.tuples(endings.map(by_id) | endings, st.booleans()),
+    "job_lines": st.tuples(st.lists(claims, max_size=3), in_hand, seconds),
+    "jobs_in": st.lists(
+        claims.map(lambda found: _fastpath_py.job_lines([found], {}, 0.0)) | st.sampled_from([b"\n", b'{"do":"x"}\n']),
+        max_size=4,
+    ).map(lambda found: (b"".join(found),)),
+    "done_line": st.tuples(st.uuids(), took),
+    "answers": st.tuples(st.lists(reply_lines, max_size=4).map(b"".join), in_hand, st.just(Done())),
     "text_array": st.tuples(st.lists(st.none() | words | st.binary(max_size=9))),
     "resp_simple": st.tuples(words),
     "resp_error": st.tuples(words, words),

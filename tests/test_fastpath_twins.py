@@ -34,7 +34,12 @@ def outcome(call: Callable[..., Any], *args: Any) -> Any:
 
 
 def agree(name: str, *args: Any) -> None:
-    assert outcome(getattr(NATIVE, name), *args) == outcome(getattr(_fastpath_py, name), *args)
+    """The same answer or error, and the same done to the dictionaries among the arguments."""
+    theirs, ours = ([dict(each) if type(each) is dict else each for each in args] for _ in range(2))
+    assert outcome(getattr(NATIVE, name), *ours) == outcome(getattr(_fastpath_py, name), *theirs)
+    assert outcome(lambda: [each for each in ours if type(each) is dict]) == outcome(
+        lambda: [each for each in theirs if type(each) is dict]
+    )
 
 
 text = st.text(st.characters(), max_size=20) | st.text(st.sampled_from("a\0é\ud800漢🔥\udfff"), max_size=5)

@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from forge.job import Ending, Released
+from forge.job import Claim, Ending, Released
 from forge.logs import stacks
 from forge.master.lanes import Lane
 from forge.master.nursery import Nursery, how_it_ended
 from forge.master.rolling import Nurseries
-from forge.master.slots import Held, Slot
+from forge.master.slots import Slot
 from forge.master.stopping import overdue, press, timed_out
 from forge.master.telling import counted, log
 from forge.protocol import order_line
@@ -249,17 +249,17 @@ class Crew:
         self._deaths[slot] = deaths = self._deaths.get(slot, 0) + 1 if young else 0
         return min(0.1 * 2**deaths, LONGEST_PAUSE_BY_JOBS if at_work else LONGEST_PAUSE) if deaths else 0.0
 
-    def _endings(self, slot: Slot, left: list[Held], why: str, blameless: bool, now: float) -> Iterator[Ending]:
+    def _endings(self, slot: Slot, left: list[Claim], why: str, blameless: bool, now: float) -> Iterator[Ending]:
         """What becomes of the jobs in a dead worker's hands."""
         certain = len(left) == 1 or now - slot.head_since > CERTAIN_AFTER
-        for i, held in enumerate(left):
+        for i, claim in enumerate(left):
             started = slot.capacity > 1 or i == 0
-            stop = slot.stops.get(held.claim.id.hex)
+            stop = slot.stops.get(claim.id.hex)
             if stop is not None and stop.failed:
-                yield timed_out(held.claim, stop, self.nurseries.current.kinds)
+                yield timed_out(claim, stop, self.nurseries.current.kinds)
             elif stop is not None:
-                yield Ending(held.claim, Released(stop.why))  # its row says that it is cancelled
+                yield Ending(claim, Released(stop.why))  # its row says that it is cancelled
             elif not blameless and started and (certain or slot.capacity > 1):
-                yield Ending(held.claim, Released(why, crashed=True))
+                yield Ending(claim, Released(why, crashed=True))
             else:
-                yield Ending(held.claim, Released(why if started else None))
+                yield Ending(claim, Released(why if started else None))

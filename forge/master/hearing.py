@@ -6,6 +6,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import orjson
+
 from forge.job import Claim, Released
 from forge.master.crew import Crew
 from forge.master.lanes import Lane
@@ -29,8 +31,12 @@ class Hearing:
         lane, now = self._lanes[slot.queue], time.monotonic()
         back: list[Claim] = []  # unstarted
         try:
-            messages = slot.receive()
-            for message in messages:
+            heard = slot.receive(now)
+            if heard.done:
+                lane.note_all(len(heard.done), heard.total, heard.longest)
+                self._writer.done(heard.done)
+            for line in heard.lines:
+                message = orjson.loads(line)
                 if "status" in message:
                     self._replied(lane, slot, message, now, back)
                 else:
@@ -46,21 +52,21 @@ class Hearing:
                 self._writer.release(back)
             else:
                 lane.take_back(back)
-        return bool(messages)
+        return bool(heard.done or heard.lines)
 
     def _replied(self, lane: Lane, slot: Slot, message: dict[str, Any], now: float, back: list[Claim]) -> None:
-        held, stop = slot.answered(message["id"], now)
-        if held is None:
+        claim, stop = slot.answered(message["id"], now)
+        if claim is None:
             if slot.killed_for is None:
                 raise ValueError(f"it answered for {message['id']}, which it did not have")
             return  # not ours any more
         if message["status"] == "written":  # in the database already, with the handler's own writes
             lane.note(float(message.get("took", 0.0)))
             return
-        ending = ending_of(message, held.claim)
+        ending = ending_of(message, claim)
         unstarted = isinstance(ending.outcome, Released) and not ending.delay and ending.outcome.message is None
         if unstarted and stop is None:
-            back.append(held.claim)  # another worker gets it
+            back.append(claim)  # another worker gets it
             return
         if not unstarted:
             lane.note(float(message.get("took", 0.0)))

@@ -104,6 +104,13 @@ class Lane:
         if seconds > AHEAD:  # one long job is reason enough to stop sending ahead
             self._took = max(self._took, seconds)
 
+    def note_all(self, n: int, total: float, longest: float) -> None:
+        """So many have ended, after so long together."""
+        mean = total / n
+        self._took = mean if self._took is None else mean + (self._took - mean) * 0.95**n
+        if longest > AHEAD:
+            self._took = max(self._took, longest)
+
     def be_careful(self, now: float) -> None:
         """A worker has died by itself."""
         self._careful_until = now + CAREFUL
@@ -161,19 +168,34 @@ class Lane:
 
     def dispatch(self, now: float) -> bool:
         """Give waiting jobs to workers, the emptiest first. Whether any was given."""
-        window, given = self.window, False
-        free = [slot for slot in self.slots if self._room_of(slot, window)] if self.waiting else []
+        if not self.waiting:
+            return False
+        window = self.window
+        room = {slot: n for slot in self.slots if (n := self._room_of(slot, window))}
         left = self.places - self.working - self.outside if self.outside else len(self.waiting)
-        while self.waiting and free and left > 0:
-            free.sort(key=lambda slot: len(slot.in_hand))
-            for slot in free:
-                if not self.waiting or left <= 0:
-                    break
-                slot.send(self.waiting.popleft(), now)
-                given = True
-                left -= 1
-            free = [slot for slot in free if self._room_of(slot, window)]
-        return given
+        shares = self._shares(room, min(left, len(self.waiting)))
+        for slot, claims in shares.items():
+            slot.send(claims, now)
+        return bool(shares)
+
+    def _shares(self, room: dict[Slot, int], left: int) -> dict[Slot, list[Claim]]:
+        """Taken out of those that wait: as if each in turn went to who has the fewest, but many at a time."""
+        shares: dict[Slot, list[Claim]] = {}
+        hands = {slot: len(slot.in_hand) for slot in room}
+        while left > 0 and room:
+            fewest = min(hands[slot] for slot in room)
+            emptiest = [slot for slot in room if hands[slot] == fewest]
+            others = [hands[slot] - fewest for slot in room if hands[slot] > fewest]
+            each = min([*others, *(room[slot] for slot in emptiest), -(-left // len(emptiest))])
+            part = [self.waiting.popleft() for _ in range(min(left, each * len(emptiest)))]
+            for i, slot in enumerate(emptiest):
+                if mine := part[i :: len(emptiest)]:
+                    shares.setdefault(slot, []).extend(mine)
+                    hands[slot] += len(mine)
+                    room[slot] -= len(mine)
+            left -= len(part)
+            room = {slot: n for slot, n in room.items() if n}
+        return shares
 
     def take_back(self, claims: Iterable[Claim]) -> None:
         """Jobs that a worker gave back unstarted: first in line again."""

@@ -68,9 +68,9 @@ class Desk:
 
     def progress(self, slot: Slot, message: dict[str, Any]) -> None:
         """The latest of each job counts."""
-        held = slot.in_hand.get(message["id"])
-        if held is not None:
-            claim, said = held.claim, message.get("message")
+        claim, _ = slot.in_hand.get(message["id"], (None, 0.0))
+        if claim is not None:
+            said = message.get("message")
             text = None if said is None else str(said)
             self._notes[claim.id] = (claim.id, claim.token, float(message["percent"]), text)
 

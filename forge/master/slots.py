@@ -7,23 +7,18 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-import orjson
-
-from forge.job import Claim
+from forge import fastpath
+from forge.job import Claim, Done, Ending
 from forge.master.nursery import Nursery
-from forge.protocol import Lines, job_line, order_line
+from forge.protocol import order_line, within_limit
 
 __all__ = ["Held", "Slot", "Stop"]
 
 
-@dataclass(slots=True, eq=False)
-class Held:
-    """A job in a worker's hands."""
-
-    claim: Claim
-    since: float  # monotonic: when it was sent
+Held = tuple[Claim, float]  # a job in a worker's hands, and when it was sent (monotonic)
+_DONE = Done()
 
 
 @dataclass(slots=True, eq=False)
@@ -34,6 +29,15 @@ class Stop:
     failed: bool  # past its timeout: it has failed. Else it was cancelled, and its row says so
     next_at: float  # monotonic: when to go on
     step: int = 0  # asked, interrupted, killed
+
+
+class Heard(NamedTuple):
+    """What a worker has said."""
+
+    done: list[Ending]  # the usual: jobs that are done, without a result
+    lines: list[bytes]  # everything else
+    total: float  # seconds that the done ones took together
+    longest: float  # and the longest of them
 
 
 class Slot:
@@ -61,7 +65,7 @@ class Slot:
         self.killed_for: str | None = None  # why the master killed it
         self.blameless = False  # it was killed for something that its jobs in hand had no part in
         self._out: deque[bytes] = deque()
-        self._lines = Lines()
+        self._rest = b""  # of a line that has not come in whole
 
     def open(self, channel: socket.socket, nursery: Nursery) -> None:
         """A new process is being forked for this slot."""
@@ -73,19 +77,18 @@ class Slot:
         self.started_at = time.monotonic()
         self.stops.clear()
         self._out.clear()
-        self._lines = Lines()
+        self._rest = b""
 
     @property
     def free(self) -> bool:
         """Whether it may be given jobs, if there is room."""
         return self.ready and not self.draining and self.killed_for is None
 
-    def send(self, claim: Claim, now: float) -> None:
-        """Hand a job over."""
+    def send(self, claims: list[Claim], now: float) -> None:
+        """Hand jobs over."""
         if not self.in_hand:
             self.head_since = now
-        self.in_hand[claim.id.hex] = Held(claim, now)
-        self._out.append(job_line(claim))
+        self._out.append(fastpath.job_lines(claims, self.in_hand, now))
 
     def say(self, line: bytes) -> None:
         """Any other line."""
@@ -124,32 +127,40 @@ class Slot:
                 self._out.append(data[sent:])
                 return
 
-    def receive(self) -> list[dict[str, Any]]:
-        """Messages that have come in. EOFError: the process is gone."""
+    def receive(self, now: float) -> Heard:
+        """What has come in. EOFError: the process is gone."""
         assert self.channel is not None
         try:
             data = self.channel.recv(1 << 18)
         except BlockingIOError:
-            return []
+            return Heard([], [], 0.0, 0.0)
         except OSError:
             data = b""
         if not data:
             raise EOFError
-        return [orjson.loads(line) for line in self._lines.feed(data)]
+        head = next(iter(self.in_hand), None)
+        # A job that is to stop is looked at closely.
+        in_hand = {} if self.stops else self.in_hand
+        done, lines, rest, total, longest = fastpath.answers(self._rest + data if self._rest else data, in_hand, _DONE)
+        self._rest = within_limit(rest)
+        if done and head not in self.in_hand:
+            self.head_since, self.recalled = now, False
+        return Heard(done, lines, total, longest)
 
     def greeted(self, message: dict[str, Any]) -> None:
         """It has said hello."""
         self.pid, self.capacity, self.ready = int(message["hello"]), max(1, int(message.get("capacity", 1))), True
 
-    def answered(self, id: str, now: float) -> tuple[Held | None, Stop | None]:
+    def answered(self, id: str, now: float) -> tuple[Claim | None, Stop | None]:
         """A job has come back; None if it was not in hand."""
         if self.in_hand and next(iter(self.in_hand)) == id:
             self.head_since, self.recalled = now, False
-        return self.in_hand.pop(id, None), self.stops.pop(id, None) if self.stops else None
+        claim, _ = self.in_hand.pop(id, (None, 0.0))
+        return claim, self.stops.pop(id, None) if self.stops else None
 
-    def close(self) -> list[Held]:
+    def close(self) -> list[Claim]:
         """The process is gone: what it had in hand, oldest first."""
-        left = list(self.in_hand.values())
+        left = [claim for claim, _ in self.in_hand.values()]
         self.in_hand.clear()
         if self.channel is not None:
             self.channel.close()
@@ -159,10 +170,10 @@ class Slot:
     def running(self) -> Iterator[tuple[str, Claim, float]]:
         """The jobs that run, by id, and since when."""
         if self.capacity > 1:
-            yield from ((id, held.claim, held.since) for id, held in self.in_hand.items())
+            yield from ((id, claim, since) for id, (claim, since) in self.in_hand.items())
         elif self.in_hand:
-            id, held = next(iter(self.in_hand.items()))
-            yield id, held.claim, self.head_since
+            id, (claim, _) = next(iter(self.in_hand.items()))
+            yield id, claim, self.head_since
 
     def runs(self, id: str) -> bool:
         """Whether that job has started, as far as can be known."""

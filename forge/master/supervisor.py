@@ -240,8 +240,8 @@ class Master:
                 lane.waiting.remove(claim)
                 self._writer.release([claim])
             for slot in lane.slots:
-                for id, held in slot.in_hand.items():
-                    if (held.claim.id, held.claim.token) in wanted:
+                for id, (claim, _) in slot.in_hand.items():
+                    if (claim.id, claim.token) in wanted:
                         stopping.cancel(slot, id, now)
                         self._tick_at = now
 
@@ -349,7 +349,7 @@ class Master:
         self.crew.kill_all()
         self.programs.close()
         for slot in self.crew.slots():
-            self._writer.release([held.claim for held in slot.close()], "the master was stopped")
+            self._writer.release(slot.close(), "the master was stopped")
         by = max(self._stop_by, time.monotonic() + WRITE_WITHIN)
         self._until(lambda: not self._writer.unwritten or time.monotonic() >= by)
         self.presence.stop()

@@ -69,6 +69,7 @@ class Writer:
         self._storage, self._presence, self._again = storage, presence, again
         self._courier = Courier("finalize", post, patient=True)
         self._endings: list[Ending] = []
+        self._due: set[tuple[str, float]] = set()  # queues, and the seconds after which a job of theirs may run again
         self._under_way = 0
 
     def start(self) -> None:
@@ -80,28 +81,36 @@ class Writer:
         """Endings that are not in the database yet, as far as is known."""
         return self._under_way + len(self._endings)
 
+    def done(self, endings: list[Ending]) -> None:
+        """These have ended well, with nothing to keep."""
+        self._endings += endings
+
     def end(self, ending: Ending) -> None:
         """A job has ended."""
         self._endings.append(ending)
         claim, outcome = ending.claim, ending.outcome
+        if (seconds := _due_in(ending)) is not None:
+            self._due.add((claim.queue, seconds))
         if isinstance(outcome, Failed):
             again = f"again in {ending.delay:.1f} s" if claim.attempt < claim.max_attempts else "dead"
             log(f"{claim.kind} {claim.id} failed, {again}: {outcome.message}", claim.queue, logging.WARNING)
 
     def release(self, claims: Iterable[Claim], why: str | None = None) -> None:
         """Jobs go back as if they had never been claimed."""
-        self._endings += [Ending(claim, Released(why)) for claim in claims]
+        for claim in claims:
+            self.end(Ending(claim, Released(why)))
 
     def forget(self) -> None:
         """They are somebody else's now."""
         self._endings.clear()
+        self._due.clear()
 
     def flush(self, max_crashes: int) -> None:
         """Send off what there is."""
         if self._endings and not self._courier.busy:
             endings, self._endings = self._endings, []
+            due, self._due = self._due, set()
             self._under_way = len(endings)
-            due = {(e.claim.queue, seconds) for e in endings if (seconds := _due_in(e)) is not None}
             batch = Batch(self._storage, endings, max_crashes)
             self._courier.send(batch, lambda stale, error: self._written(due, stale, error))
 

@@ -25,11 +25,12 @@ from uuid import UUID
 import orjson
 import setproctitle
 
+from forge import fastpath
 from forge.app import Context, Forge, Handler
 from forge.config.model import QueueConfig
 from forge.job import Cancelled, Claim, Ending, Failed, Released
 from forge.logs import write_stacks
-from forge.protocol import MAX_LINE, Lines, claim_in, line_of, reply_line
+from forge.protocol import MAX_LINE, line_of, reply_line, within_limit
 from forge.worker.asking import MasterLink
 from forge.worker.recycling import Recycling
 from forge.worker.runners import make_runner
@@ -219,15 +220,17 @@ class Worker:
     # -- the reading thread ------------------------------------------------------------------------------------
 
     def _read(self) -> None:
-        lines = Lines()
+        rest = b""
         try:
             while data := self._receive():
                 received = self._received
-                for line in lines.feed(data):
-                    if (claim := claim_in(line)) is not None:
-                        self._take_in(claim)
+                found, rest = fastpath.jobs_in(rest + data if rest else data)
+                within_limit(rest)
+                for each in found:
+                    if isinstance(each, Claim):
+                        self._take_in(each)
                     else:
-                        self._obey(orjson.loads(line))
+                        self._obey(orjson.loads(each))
                 if self._received > received:
                     self._runner.jobs_came()
         except OSError:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import orjson
 import pytest
 
+from forge import fastpath
 from forge.job import Claim, Done, Ending, Failed, NewJob, Released, Written
-from forge.protocol import claim_in, claim_of, ending_of, job_line, order_line, reply_line
+from forge.protocol import ending_of, job_line, order_line, reply_line
 from tests.worker.test_inline import ID, claim
-
-pytestmark = pytest.mark.impl_free
 
 
 @pytest.mark.parametrize(
@@ -23,13 +24,28 @@ pytestmark = pytest.mark.impl_free
 def test_a_job_arrives_as_it_was_sent(given: Claim) -> None:
     line = job_line(given)
     wanted = given._replace(priority=0, run_at=None)
-    assert claim_in(line[:-1]) == wanted
-    assert claim_of(orjson.loads(line)) == wanted
+    assert fastpath.jobs_in(line + line[:50]) == ([wanted], line[:50])
+    assert orjson.loads(line)["kind"] == given.kind
 
 
 def test_an_order_is_no_job() -> None:
-    assert claim_in(order_line("drain")[:-1]) is None
-    assert claim_in(b'{"answer":5}') is None
+    assert fastpath.jobs_in(order_line("drain") + b'{"answer":5}\n') == ([b'{"do":"drain"}', b'{"answer":5}'], b"")
+
+
+def test_a_master_reads_the_usual_reply_at_a_glance() -> None:
+    given, other = claim("k"), claim("k")._replace(id=UUID(int=7))
+    in_hand = {given.id.hex: (given, 1.0), other.id.hex: (other, 1.0)}
+    usual, failed = reply_line(Ending(given, Done()), 0.25), reply_line(Ending(other, Failed("no")), 1.0)
+    done = Done()
+    assert fastpath.answers(failed + usual + usual[:9], in_hand, done) == (
+        [Ending(given, done)],
+        [failed[:-1]],
+        usual[:9],
+        0.25,
+        0.25,
+    )
+    assert list(in_hand) == [other.id.hex]
+    assert fastpath.answers(usual, in_hand, done) == ([], [usual[:-1]], b"", 0.0, 0.0), "it was not in hand"
 
 
 @pytest.mark.parametrize(

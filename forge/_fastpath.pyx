@@ -9,7 +9,6 @@ may, so indexes into a caller's lists are checked. The figure at each function i
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_Next
 from cpython.float cimport PyFloat_AS_DOUBLE
-from cpython.long cimport PyLong_AsUnsignedLongLongMask
 from cpython.object cimport PyObject, PyObject_GenericSetAttr, PyTypeObject
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from libc.math cimport isfinite, pow
@@ -37,10 +36,32 @@ cdef extern from "Python.h":
     object PyUnicode_DecodeASCII(const char*, Py_ssize_t, const char*)
     object PyUnicode_DecodeUTF8(const char*, Py_ssize_t, const char*)
     long long PyLong_AsLongLongAndOverflow(object, int*)
-    unsigned long long PyLong_AsUnsignedLongLong(object)
     object PyType_GenericAlloc(PyTypeObject*, Py_ssize_t)
     void PyErr_Clear()
-    void* PyErr_Occurred()
+
+# An id's number and its 16 bytes: shifting and masking Python ints costs more than all the rest. The names with an underscore
+# have been the way for 20 years; since 3.13 one of them takes other arguments, and there are public ones.
+cdef extern from *:
+    """
+    static int forge_int_to_bytes(PyObject *number, unsigned char *out) {
+    #if PY_VERSION_HEX >= 0x030D0000
+        Py_ssize_t size = PyLong_AsNativeBytes(number, out, 16, Py_ASNATIVEBYTES_BIG_ENDIAN |
+            Py_ASNATIVEBYTES_UNSIGNED_BUFFER | Py_ASNATIVEBYTES_REJECT_NEGATIVE);
+        return size < 0 || size > 16 ? -1 : 0;
+    #else
+        return _PyLong_AsByteArray((PyLongObject *)number, out, 16, 0, 0);
+    #endif
+    }
+    static PyObject *forge_int_from_bytes(const unsigned char *data) {
+    #if PY_VERSION_HEX >= 0x030D0000
+        return PyLong_FromUnsignedNativeBytes(data, 16, Py_ASNATIVEBYTES_BIG_ENDIAN);
+    #else
+        return _PyLong_FromByteArray(data, 16, 0, 0);
+    #endif
+    }
+    """
+    int forge_int_to_bytes(object, unsigned char*)
+    object forge_int_from_bytes(const unsigned char*)
 
 cdef object UNKNOWN = SafeUUID.unknown
 cdef object NOTHING = ()  # Python has only one
@@ -112,35 +133,31 @@ cdef bint sound_text(object text) noexcept:
     return bad == 0
 
 
-# 2.2x the twin (bench/fastpath.py).
+# 3.3x the twin (bench/fastpath.py).
 def uuids(tick, rand):
-    cdef uint64_t at, low
-    cdef Py_ssize_t i, n
+    cdef uint64_t at, high
+    cdef unsigned char id_[16]
+    cdef Py_ssize_t i, j, n
     cdef const unsigned char *data
     if type(tick) is not int or type(rand) is not bytes or PyBytes_GET_SIZE(rand) % 8 or not 0 <= tick < 1 << 60:
         return twin.uuids(tick, rand)
     at, n, data = tick, PyBytes_GET_SIZE(rand) // 8, <const unsigned char *>PyBytes_AS_STRING(rand)
     made = []
     for i in range(n):
-        low = get64(data + 8 * i) & 0x3FFFFFFFFFFFFFFF | 0x8000000000000000
-        found = PyType_GenericAlloc(<PyTypeObject *>UUID, 0)
         high = (at >> 12 & 0xFFFFFFFFFFFF) << 16 | 0x7000 | at & 0xFFF
-        PyObject_GenericSetAttr(found, "int", <object>high << 64 | <object>low)
+        for j in range(8):
+            id_[j] = <unsigned char>(high >> (56 - 8 * j))
+        memcpy(&id_[8], data + 8 * i, 8)
+        id_[8] = id_[8] & 0x3F | 0x80
+        found = PyType_GenericAlloc(<PyTypeObject *>UUID, 0)
+        PyObject_GenericSetAttr(found, "int", forge_int_from_bytes(id_))
         PyObject_GenericSetAttr(found, "is_safe", UNKNOWN)
         made.append(found)
         at += 1
     return made
 
 
-cdef uint64_t get64(const unsigned char *data) noexcept:
-    cdef uint64_t value = 0
-    cdef int i
-    for i in range(8):
-        value = value << 8 | data[i]
-    return value
-
-
-# 1.7x the twin (bench/fastpath.py).
+# 2.1x the twin (bench/fastpath.py).
 def claims(rows, token, queue):
     cdef const unsigned char *data
     if type(rows) is not list:  # an iterator could not be begun anew by the twin
@@ -151,7 +168,7 @@ def claims(rows, token, queue):
             return twin.claims(rows, token, queue)
         data = <const unsigned char *>PyBytes_AS_STRING(row[2])
         id_ = PyType_GenericAlloc(<PyTypeObject *>UUID, 0)
-        PyObject_GenericSetAttr(id_, "int", <object>get64(data) << 64 | <object>get64(data + 8))
+        PyObject_GenericSetAttr(id_, "int", forge_int_from_bytes(data))
         PyObject_GenericSetAttr(id_, "is_safe", UNKNOWN)
         payload = row[4]
         if type(payload) is str:
@@ -182,7 +199,7 @@ def decorrelated(n, base, cap, r):
     return twin.decorrelated(n, base, cap, r)
 
 
-# 14x the twin (bench/fastpath.py).
+# 9x the twin (bench/fastpath.py).
 def faktory(n, r):
     cdef int64_t count
     if type(n) is int and type(r) is float and 0.0 <= <double>r < 1.0:
@@ -222,7 +239,7 @@ cdef struct Buffer:
     Py_ssize_t room
 
 
-# 4x the twin (bench/fastpath.py): 100 bytes of payload.
+# 5x the twin (bench/fastpath.py): 100 bytes of payload.
 def copy_rows(jobs, run_ats=None):
     cdef Buffer out = Buffer(NULL, 0, 0)
     cdef Py_ssize_t i, n
@@ -368,7 +385,7 @@ def survey(jobs):
     return keyed, timed
 
 
-# 1.5x the twin (bench/fastpath.py).
+# 4x the twin (bench/fastpath.py).
 def uuid_array(ids):
     cdef Buffer out = Buffer(NULL, 0, 0)
     cdef list items = ids if type(ids) is list else list(ids)
@@ -454,7 +471,7 @@ def plain_endings(endings, arrays):
             if (
                 type(<object>PyTuple_GET_ITEM(ending, E_OUTCOME)) is not Done
                 or <object>PyTuple_GET_ITEM(ending, E_RESULT) is not None
-                or <object>PyTuple_GET_ITEM(ending, E_CHILDREN) != ()
+                or <object>PyTuple_GET_ITEM(ending, E_CHILDREN) is not NOTHING
                 or <object>PyTuple_GET_ITEM(claim, C_KEYED) is not False
                 or type(token) is not int
                 or not get_uuid(<object>PyTuple_GET_ITEM(claim, C_ID), found[i].id)
@@ -523,21 +540,14 @@ cdef tuple packed_text(Ended *found, Py_ssize_t n):
 
 cdef bint get_uuid(object value, unsigned char *data) except -1:
     """Its 16 bytes. False: it is none, or odd."""
-    cdef uint64_t high, low
-    cdef int i
     if type(value) is not UUID:
         return False
     number = value.int
     if type(number) is not int:
         return False
-    high = PyLong_AsUnsignedLongLong(number >> 64)
-    if high == <uint64_t>-1 and PyErr_Occurred() != NULL:  # not a number of 128 bits
+    if forge_int_to_bytes(number, data) < 0:  # not a number of 128 bits
         PyErr_Clear()
         return False
-    low = PyLong_AsUnsignedLongLongMask(number)
-    for i in range(8):
-        data[i] = <unsigned char>(high >> (56 - 8 * i))
-        data[8 + i] = <unsigned char>(low >> (56 - 8 * i))
     return True
 
 
@@ -811,7 +821,7 @@ cdef object get_job(Cursor *line, _Names kinds, _Names queues):
     ):
         return None
     found = PyType_GenericAlloc(<PyTypeObject *>UUID, 0)
-    PyObject_GenericSetAttr(found, "int", <object>get64(id_) << 64 | <object>get64(id_ + 8))
+    PyObject_GenericSetAttr(found, "int", forge_int_from_bytes(id_))
     PyObject_GenericSetAttr(found, "is_safe", UNKNOWN)
     return new_tuple(Claim, (
         0, None, found, token, queue, kind, PyBytes_FromStringAndSize(line.at, line.end - line.at - 1), attempt,
@@ -1057,7 +1067,7 @@ def resp_int(number):
     return PyBytes_FromStringAndSize(text, snprintf(text, sizeof(text), b":%lld\r\n", value))
 
 
-# 2.2x the twin (bench/fastpath.py): 100 bytes.
+# 2.1x the twin (bench/fastpath.py): 100 bytes.
 def resp_bulk(data):
     cdef char head[32]
     cdef char *out
@@ -1107,7 +1117,7 @@ def resp_commands(data, limit):
     return found, at - start
 
 
-# 8x the twin (bench/fastpath.py): one reply.
+# 7x the twin (bench/fastpath.py): one reply.
 def resp_values(data, limit):
     cdef const char *text
     cdef const char *end

@@ -58,6 +58,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--markdown", type=Path, help="the table (bench/PEERS.md)", default=ROOT / "bench/PEERS.md")
     parser.add_argument("--plot", type=Path, help="the plot (docs/img/peers.png)", default=ROOT / "docs/img/peers.png")
     args = parser.parse_args()
+    args.only = [scenario for scenario in SCENARIOS if scenario in (args.only or SCENARIOS)]  # drain heads the figures
     args.peers = [name for name in args.peers.split(",") if name]
     if unknown := set(args.peers) - {rival.name for rival in RIVALS}:
         parser.error(f"no peer {', '.join(sorted(unknown))}; there are {names}")
@@ -134,7 +135,7 @@ def measure(contenders: list[Contender], args: argparse.Namespace) -> tuple[Resu
         with psycopg.connect(admin) as conn:
             server = str(conn.info.parameter_status("server_version")).split()[0]
         failed: dict[str, str] = {}
-        found = {scenario: rounds(stages, scenario, args, failed) for scenario in args.only or SCENARIOS}
+        found = {scenario: rounds(stages, scenario, args, failed) for scenario in args.only}
         return found, failed, server
 
 

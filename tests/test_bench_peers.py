@@ -43,7 +43,15 @@ def test_the_board_tells_lost_jobs_and_those_that_ran_twice(tmp_path: Path) -> N
 
 
 def drained(rate: float, lost: int = 0, duplicates: int = 0) -> dict[str, Any]:
-    return {"jobs": 100, "seconds": 100 / rate, "tail": 0.01, "rate": rate, "lost": lost, "duplicates": duplicates}
+    return {
+        "jobs": 100,
+        "seconds": 100 / rate,
+        "tail": 0.01,
+        "rate": rate,
+        "steady": 2 * rate,
+        "lost": lost,
+        "duplicates": duplicates,
+    }
 
 
 def waited(p50: float, p99: float) -> dict[str, Any]:
@@ -68,6 +76,7 @@ def test_a_ratio_is_the_median_of_the_rounds_over_the_best_peer_of_each() -> Non
     }
     found = summary(results, [FORGE, slow, fast, light])
     assert found["ratio_to_best_peer"] == 4.0 and found["best_peer"] == fast.name  # of 2, 6 and 4
+    assert found["ratio_steady"] == 4.0
     assert (found["jobs"], found["seconds"], found["jobs_per_s"]) == (100, 0.5, 200)
     assert (found["lost"], found["duplicates"]) == (2, 1)
     assert (found["p50_ratio"], found["p99_ratio"]) == (0.5, 0.889)

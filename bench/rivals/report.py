@@ -11,6 +11,7 @@ from bench.rivals.contenders import FORGE, Contender
 
 COLUMNS = (  # heading, key of a contender's figures, how it is printed
     ("drain jobs/s", "drain_per_s", "{:,}"),
+    ("steady", "steady_per_s", "{:,}"),
     ("jobs", "drain_jobs", "{:,}"),
     ("bulk enqueue/s", "bulk_per_s", "{:,}"),
     ("single enqueue/s", "single_per_s", "{:,}"),
@@ -21,6 +22,7 @@ COLUMNS = (  # heading, key of a contender's figures, how it is printed
 )
 RATIOS = (
     ("ratio_to_best_peer", "drain, forge over the best peer"),
+    ("ratio_steady", "drain between the first and the last tenth, forge over the best peer"),
     ("enqueue_ratio_bulk", "bulk enqueue, forge over the best on PostgreSQL"),
     ("enqueue_ratio_single", "single enqueue, forge over the best on PostgreSQL"),
     ("enqueue_ratio_single_redis", "single enqueue, forge over the best on Redis"),

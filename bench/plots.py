@@ -88,7 +88,7 @@ def lines(axis: Any, series: Series, words: Words, *, log: bool = False) -> None
     ticks = sorted({k for points in series.values() for k in points})
     axis.set_xticks(ticks, [f"{k:,.0f}" for k in ticks], fontsize=8)
     axis.minorticks_off()
-    axis.set_ylim(bottom=0)
+    axis.set_ylim(0, 1.1 * max(y for points in series.values() for y in points.values()))
     _dress(axis, *words)
     if len(series) > 1:
         axis.legend(fontsize=8, frameon=False)

@@ -57,5 +57,5 @@ bench: setup  ## the figures; each bench ends with a line of JSON
 	$(BIN)/python bench/enqueue.py --json
 
 clean:  ## remove everything that was made
-	rm -rf $(VENV) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache forge/_fastpath.c forge/*.so
+	rm -rf $(VENV) build dist bench/.peers *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache forge/_fastpath.c forge/*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -12,7 +12,8 @@ interpreters is not counted for anyone, and stops when the queue itself says tha
 get a part of the backlog, shown as jobs. enqueue: the client's own time, one connection; bulk in calls of 1000 jobs.
 latency: 50 jobs/s for idle workers that have run some; from the call that enqueues to the handler's first line.
 
-Keys: ratio_to_best_peer (drain, forge over the best of the round, which best_peer names), enqueue_ratio_single and
+Keys: ratio_to_best_peer (drain, forge over the best of the round, which best_peer names), ratio_steady (the same
+between the first and the last tenth of the backlog, without what warms up in the first jobs), enqueue_ratio_single and
 enqueue_ratio_bulk (over the best on PostgreSQL), enqueue_ratio_single_redis, p50_ms, p99_ms, p50_ratio and p99_ratio
 (forge's over the best on PostgreSQL: lower is better), p50_ratio_redis and p99_ratio_redis, peers (medians of each).
 lost and duplicates are those of all contenders together.
@@ -58,6 +59,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--markdown", type=Path, help="the table (bench/PEERS.md)", default=ROOT / "bench/PEERS.md")
     parser.add_argument("--plot", type=Path, help="the plot (docs/img/peers.png)", default=ROOT / "docs/img/peers.png")
     args = parser.parse_args()
+    args.only = [scenario for scenario in SCENARIOS if scenario in (args.only or SCENARIOS)]  # drain heads the figures
     args.peers = [name for name in args.peers.split(",") if name]
     if unknown := set(args.peers) - {rival.name for rival in RIVALS}:
         parser.error(f"no peer {', '.join(sorted(unknown))}; there are {names}")
@@ -83,7 +85,7 @@ def turn(stage: Stage, scenario: str, args: argparse.Namespace) -> tuple[str, di
     if scenario == "drain":
         drained = measuring.drain(stage, max(1, args.jobs // stage.contender.share))
         found = {"jobs": drained.jobs, "rate": drained.rate, "seconds": drained.seconds, "tail": drained.tail}
-        found |= {"lost": drained.lost, "duplicates": drained.duplicates}
+        found |= {"steady": drained.steady, "lost": drained.lost, "duplicates": drained.duplicates}
         return f"{drained.rate:>10,.0f} jobs/s  ({drained.jobs:,} jobs)", found
     if scenario == "latency":
         waited = measuring.latency(stage, args.paced, RATE)
@@ -134,7 +136,7 @@ def measure(contenders: list[Contender], args: argparse.Namespace) -> tuple[Resu
         with psycopg.connect(admin) as conn:
             server = str(conn.info.parameter_status("server_version")).split()[0]
         failed: dict[str, str] = {}
-        found = {scenario: rounds(stages, scenario, args, failed) for scenario in args.only or SCENARIOS}
+        found = {scenario: rounds(stages, scenario, args, failed) for scenario in args.only}
         return found, failed, server
 
 
@@ -149,7 +151,7 @@ def main() -> None:
     about = facts()
     about["versions"] = {"postgresql": server} | environment.versions() | about["versions"]
     figures = summary(results, contenders)
-    figures |= {"backend": "postgres", "rounds": args.rounds, "skipped": skipped, "failed": failed}
+    figures |= {"scenario": "peers", "backend": "postgres", "rounds": args.rounds, "skipped": skipped, "failed": failed}
     figures["run_seconds"] = round(time.perf_counter() - began, 1)
     report.markdown(args.markdown, figures, about, contenders)
     report.plot(args.plot, figures)

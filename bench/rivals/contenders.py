@@ -43,17 +43,13 @@ FORGE = Contender(
 )
 
 
-def _pgqueuer(batch: int) -> tuple[Argv, ...]:
-    return ((PYTHON, "-m", "bench.rivals.pgqueuer", "work", str(batch)),) * 2
-
-
-def _graphile(mode: str) -> tuple[Argv, ...]:
-    return (("node", str(HERE / "graphile.js"), "work", "24", mode),) * 2
-
-
 def _procrastinate() -> Argv:
     app = ("--app", "bench.rivals.procrastinate.app", "--log-level", "error")
-    return (str(BIN / "procrastinate"), *app, "worker", "-c", "10", "--delete-jobs", "successful")
+    return (str(BIN / "procrastinate"), *app, "worker", "-c", "10")
+
+
+def _huey(workers: int) -> tuple[Argv, ...]:
+    return ((str(BIN / "huey_consumer"), "bench.rivals.huey.huey", "-q", "-k", "process", "-w", str(workers)),)
 
 
 def _celery(*words: str) -> Argv:
@@ -65,18 +61,16 @@ RIVALS = (
     Contender(
         name="pgqueuer",
         setup="2 processes, batch 1000, asyncpg, uvloop",
-        latency_setup="batch 10 (the default)",
         needs=("python",),
         produce=(PYTHON, "-m", "bench.rivals.pgqueuer", "produce"),
-        drain=_pgqueuer(1000),
-        latency=_pgqueuer(10),
+        drain=((PYTHON, "-m", "bench.rivals.pgqueuer", "work", "1000"),) * 2,
     ),
     Contender(
         name="graphile-worker",
         setup="2 processes x 24, local queue of 500, batched completion",
         needs=("node",),
         produce=("node", str(HERE / "graphile.js"), "produce"),
-        drain=_graphile("batched"),
+        drain=(("node", str(HERE / "graphile.js"), "work", "24"),) * 2,
     ),
     Contender(
         name="procrastinate",
@@ -112,9 +106,11 @@ RIVALS = (
     Contender(
         name="huey",
         setup="Redis without persistence, 4 processes, no acknowledgement",
+        latency_setup="2 processes",
         needs=("python", "redis"),
         produce=(PYTHON, "-m", "bench.rivals.huey"),
-        drain=((str(BIN / "huey_consumer"), "bench.rivals.huey.huey", "-q", "-k", "process", "-w", "4"),),
+        drain=_huey(4),
+        latency=_huey(2),
         durable=False,
         bulk=False,
         share=5,

@@ -1,4 +1,4 @@
-// graphile-worker. `produce`, or `work CONCURRENCY batched|default`. The same board and the same producer's lines as
+// graphile-worker with its local queue and batched completion. `produce`, or `work CONCURRENCY`. The same board and the same producer's lines as
 // board.py and producing.py have; the database is named by the PG* variables.
 const fs = require("node:fs");
 const path = require("node:path");
@@ -40,14 +40,17 @@ function openBoard() {
   };
 }
 
-async function work(concurrency, mode) {
+async function work(concurrency) {
   const hit = openBoard();
-  const worker = { concurrentJobs: concurrency, maxPoolSize: concurrency + 1, pollInterval: 2000, logger };
-  if (mode === "batched") {
-    worker.localQueue = { size: 500, refetchDelay: { durationMs: 10 } };
-    worker.completeJobBatchDelay = 0;
-    worker.failJobBatchDelay = 0;
-  }
+  const worker = {
+    concurrentJobs: concurrency,
+    maxPoolSize: concurrency + 1,
+    pollInterval: 2000,
+    localQueue: { size: 500, refetchDelay: { durationMs: 10 } },
+    completeJobBatchDelay: 0,
+    failJobBatchDelay: 0,
+    logger,
+  };
   await run({ preset: { worker }, taskList: { hit: async (job) => hit(job.i) } });
 }
 
@@ -106,8 +109,8 @@ async function produce() {
   process.exit(0);
 }
 
-const [role, concurrency, mode] = process.argv.slice(2);
-(role === "produce" ? produce() : work(Number(concurrency), mode)).catch((error) => {
+const [role, concurrency] = process.argv.slice(2);
+(role === "produce" ? produce() : work(Number(concurrency))).catch((error) => {
   console.error(error);
   process.exit(1);
 });

@@ -23,6 +23,7 @@ class Drained:
     jobs: int
     seconds: float  # from the first job's start until the queue says that nothing is left to do
     tail: float  # of these, after the last job's start
+    steady: float  # jobs per second between the first and the last tenth: without warming up and running dry
     lost: int
     duplicates: int
 
@@ -96,12 +97,15 @@ def drain(stage: Stage, jobs: int) -> Drained:
         _until_ran(stage, workers, board, jobs)
         finished = _until_finished(stage)
     lost, duplicates = board.verdict(jobs)  # after the workers' end: what ran again late counts too
-    starts = [at for at in board.starts(jobs) if at]
+    starts = sorted(at for at in board.starts(jobs) if at)
     board.close()
     stage.ask("purge")
     if not starts:
         raise Stopped(f"{stage.contender.name}: no job ran\n{stage.tail()}")
-    return Drained(jobs, finished - min(starts), finished - max(starts), lost, duplicates)
+    tenth = len(starts) // 10
+    middle = starts[tenth : len(starts) - tenth]
+    steady = len(middle) / max(1e-9, middle[-1] - middle[0])
+    return Drained(jobs, finished - starts[0], finished - starts[-1], steady, lost, duplicates)
 
 
 def enqueue(stage: Stage, jobs: int, how: str) -> Enqueued:

@@ -1,4 +1,4 @@
-"""PgQueuer over asyncpg, on uvloop. `produce`, or `work BATCH`."""
+"""PgQueuer over asyncpg, on uvloop. `produce`, or `work BATCH` for a worker."""
 
 from __future__ import annotations
 

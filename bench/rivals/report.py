@@ -11,6 +11,7 @@ from bench.rivals.contenders import FORGE, Contender
 
 COLUMNS = (  # heading, key of a contender's figures, how it is printed
     ("drain jobs/s", "drain_per_s", "{:,}"),
+    ("steady", "steady_per_s", "{:,}"),
     ("jobs", "drain_jobs", "{:,}"),
     ("bulk enqueue/s", "bulk_per_s", "{:,}"),
     ("single enqueue/s", "single_per_s", "{:,}"),
@@ -21,6 +22,7 @@ COLUMNS = (  # heading, key of a contender's figures, how it is printed
 )
 RATIOS = (
     ("ratio_to_best_peer", "drain, forge over the best peer"),
+    ("ratio_steady", "drain between the first and the last tenth, forge over the best peer"),
     ("enqueue_ratio_bulk", "bulk enqueue, forge over the best on PostgreSQL"),
     ("enqueue_ratio_single", "single enqueue, forge over the best on PostgreSQL"),
     ("enqueue_ratio_single_redis", "single enqueue, forge over the best on Redis"),
@@ -77,8 +79,12 @@ PANELS = (
 )
 
 
+def _colour(name: str, found: dict[str, Any]) -> str:
+    return "#c2410c" if name == FORGE.name else "#475569" if found["durable"] else "#a8a29e"
+
+
 def plot(path: Path, figures: dict[str, Any]) -> None:
-    """A panel a measurement, a bar a contender; forge's in another colour."""
+    """A panel a measurement, a bar a contender, in the colours of forge, PostgreSQL and Redis."""
     try:
         import matplotlib as mpl
     except ImportError:
@@ -95,7 +101,7 @@ def plot(path: Path, figures: dict[str, Any]) -> None:
         values = {name: peer[keys[0]] for name, peer in peers.items() if keys[0] in peer}
         names = sorted(values, key=values.__getitem__, reverse=least_first)
         for k, key in enumerate(reversed(keys)):  # p99 first, so that p50 lies on it
-            colours = ["#c2410c" if name == FORGE.name else "#64748b" for name in names]
+            colours = [_colour(name, peers[name]) for name in names]
             fade = 1.0 if k == len(keys) - 1 else 0.35
             bars = axis.barh(names, [peers[name][key] for name in names], color=colours, alpha=fade)
             if key != "p50_ms":
@@ -104,6 +110,8 @@ def plot(path: Path, figures: dict[str, Any]) -> None:
         axis.margins(x=0.22)
         axis.spines[["top", "right"]].set_visible(False)
         axis.tick_params(labelsize=8)
+    words = "orange: forge; dark: on PostgreSQL, every commit on disk; light: on Redis without persistence"
+    figure.supxlabel(words, fontsize=8)
     figure.tight_layout()
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)

@@ -40,6 +40,7 @@ def _each(results: Results, contender: Contender) -> dict[str, Any]:
     mine = {scenario: turns[contender.name] for scenario, turns in results.items() if contender.name in turns}
     if drained := mine.get("drain"):
         found |= {"drain_jobs": drained[0]["jobs"], "drain_per_s": _medians(drained, ["rate"])["rate"]}
+        found |= {"steady_per_s": _medians(drained, ["steady"])["steady"]}
         found |= {"tail_ms": round(1000 * statistics.median(turn["tail"] for turn in drained))}
         found |= {"drain_rounds": [round(turn["rate"]) for turn in drained]}
     if enqueued := mine.get("enqueue"):
@@ -60,6 +61,8 @@ def summary(results: Results, contenders: list[Contender]) -> dict[str, Any]:
     figures |= {key: sum(peer[key] for peer in peers.values()) for key in ("lost", "duplicates")}
     if "drain" in results and (best := _best(results["drain"], "rate", durable + on_redis, max)):
         figures["ratio_to_best_peer"], figures["best_peer"] = best
+    if "drain" in results and (best := _best(results["drain"], "steady", durable + on_redis, max)):
+        figures["ratio_steady"] = best[0]
     for scenario, key, name, better in (
         ("enqueue", "single", "enqueue_ratio_single", max),
         ("enqueue", "bulk", "enqueue_ratio_bulk", max),

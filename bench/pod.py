@@ -101,10 +101,10 @@ def _mapped(path: Path, size: int) -> mmap.mmap:
 class Pod:
     """One running `forge-master`."""
 
-    def __init__(self, folder: Path, log: Path, env: dict[str, str]) -> None:
+    def __init__(self, folder: Path, log: Path, env: dict[str, str], module: str = "forge.cli.master") -> None:
         self._log = log
         with log.open("ab") as out:
-            words = [sys.executable, "-m", "forge.cli.master", "-c", str(folder / "forge.toml")]
+            words = [sys.executable, "-m", module, "-c", str(folder / "forge.toml")]
             self.process = subprocess.Popen(words, cwd=folder, env=env, stdout=out, stderr=out)
 
     @property
@@ -173,11 +173,11 @@ class Project:
         (self.folder / "forge.toml").write_text(text)
 
     @contextmanager
-    def pod(self, impl: str = fastpath.IMPL) -> Iterator[Pod]:
-        """A master whose workers are ready, until the block ends."""
+    def pod(self, impl: str = fastpath.IMPL, module: str = "forge.cli.master") -> Iterator[Pod]:
+        """A master whose workers are ready, until the block ends. `module` is run instead of forge's own."""
         log = self.folder / f"master-{len(self.pods)}.log"
         log.unlink(missing_ok=True)
-        made = Pod(self.folder, log, {**self.env, "FORGE_IMPL": impl})
+        made = Pod(self.folder, log, {**self.env, "FORGE_IMPL": impl}, module)
         self.pods.append(made)
         try:
             made.ready()

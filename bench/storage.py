@@ -152,7 +152,11 @@ def pinned(url: str, storage: Storage, n: int, rounds: int) -> dict[str, Any]:
 
     say(f"pinned xmin, {n:,} jobs a turn")
     rates = interleaved({"free": lambda: forge_turn(url, storage, n, 1000), "pinned": held}, rounds)
-    return {"ratio_pinned_xmin": ratio(rates, "pinned", "free"), "jobs_per_s_pinned": median(rates["pinned"])}
+    return {
+        "ratio_pinned_xmin": ratio(rates, "pinned", "free"),
+        "jobs_per_s_pinned": median(rates["pinned"]),
+        "jobs_per_s_free": median(rates["free"]),
+    }
 
 
 def claim_time(storage: Storage, batch: int = 100, claims: int = 60) -> float:

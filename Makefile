@@ -37,9 +37,8 @@ test: lint  ## the gate: lint, then every test on both storages and with both fa
 test-slow: setup  ## the tests that take minutes
 	FORGE_IMPL=c $(BIN)/python -m pytest -q -m slow --timeout 1800
 
-bench: setup  ## the figures; each bench ends with a line of JSON
-	$(BIN)/python bench/storage.py --json
-	$(BIN)/python bench/enqueue.py --json
+bench: setup  ## the figures, all benches in short: bench/RESULTS.md (half an hour)
+	$(BIN)/python bench/all.py
 
 clean:  ## remove everything that was made
 	rm -rf $(VENV) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache forge/_fastpath.c forge/*.so

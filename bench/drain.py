@@ -86,7 +86,7 @@ class Drain:
     def figures(self) -> dict[str, Any]:
         """Everything but the rates."""
         found: dict[str, Any] = {
-            key: round(statistics.median(each), 0 if "bytes" in key else 4) for key, each in self.spent.items()
+            key: round(statistics.median(each), None if "bytes" in key else 4) for key, each in self.spent.items()
         }
         found["lost"] = sum(verdict.lost for verdict in self.verdicts)
         found["duplicates"] = sum(verdict.duplicates for verdict in self.verdicts)

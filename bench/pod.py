@@ -31,6 +31,7 @@ from forge import fastpath
 from forge.job import NewJob
 
 STALLED = 60.0  # seconds without a job that ends; then what is missing counts as lost
+SAYS = {"c": "(native)", "py": "(pure Python)"}  # a master, of its fast path
 _PAYLOAD = b'{"i": %d, "t": %.6f, "pad": "' + b"x" * 62 + b'"}'
 _TYPED = b'{"args": [%d, %.6f, "' + b"x" * 45 + b'"], "kwargs": {}}'
 
@@ -181,6 +182,7 @@ class Project:
         self.pods.append(made)
         try:
             made.ready()
+            assert SAYS[impl] in made.log, f"the master does not run with FORGE_IMPL={impl}"
             yield made
         finally:
             self.pods.remove(made)

@@ -52,9 +52,8 @@ sanitize: setup  ## the fast path's tests, its C under the address and undefined
 	cd $(SANITIZED) && $(SANITIZING) -c 'import forge._fastpath as f; assert f.__file__.startswith("$(SANITIZED)/"), f'
 	cd $(SANITIZED) && $(SANITIZING) -m pytest -q -p no:cacheprovider --capture=sys -k 'not postgres_reads' tests/test_fastpath*.py
 
-bench: setup  ## the figures; each bench ends with a line of JSON
-	$(BIN)/python bench/storage.py --json
-	$(BIN)/python bench/enqueue.py --json
+bench: setup  ## the figures, all benches in short: bench/RESULTS.md (half an hour)
+	$(BIN)/python bench/all.py
 
 clean:  ## remove everything that was made
 	rm -rf $(VENV) build dist bench/.peers *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache forge/_fastpath.c forge/*.so

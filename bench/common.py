@@ -15,6 +15,7 @@ import json
 import os
 import platform
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -40,6 +41,7 @@ def options(
     description: str, *, jobs: int, rounds: int = 1, workers: int = 2, backends: Sequence[str] = ("postgres", "sqlite")
 ) -> argparse.ArgumentParser:
     """A parser with the options that all benches have; the first backend is the default."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # a bench that is ended ends its servers and masters
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="end with one JSON object on the last line")
     parser.add_argument("--jobs", type=int, default=jobs, help=f"jobs, per turn where there are several ({jobs:,})")
@@ -211,10 +213,10 @@ def finish(
     shown = {"jobs_per_s": round(jobs_per_s, 1), **figures, "lost": lost, "duplicates": duplicates}
     say()
     for name, value in shown.items():
-        if isinstance(value, (int, float)):
+        if isinstance(value, (str, bool)):
+            say(f"  {name:<28} {value!s:>14}")
+        elif isinstance(value, (int, float)):
             say(f"  {name:<28} {value:>14,}")
-        elif isinstance(value, str):
-            say(f"  {name:<28} {value}")
     if args.json:
         about = facts() | {"impl": args.impl}
         if server:

@@ -9,7 +9,8 @@ Keys: jobs_per_s and ratio_to_raw (medians over the rounds), raw_jobs_per_s, bes
 commits_per_job (log written, and transactions that wrote, from the end of the pause to the last job in history;
 PostgreSQL only), wal_bytes_insert and raw_wal_bytes_per_job (the same for filling and for the opponent), workers, kind.
 
---typed: a task with checked arguments instead of a plain handler. --impl py: the master without the native fast path.
+--typed: a task with checked arguments instead of a plain handler. --impl py: the master without the native fast path;
+--both: both take turns, and ratio_native is native over pure Python (py_jobs_per_s).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import gc
 import statistics
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +39,7 @@ class Drain:
         self.verdicts: list[Verdict] = []
         self.spent: dict[str, list[float]] = {}  # per job
 
-    def forge(self, pods: int = 1) -> float:
+    def forge(self, pods: int = 1, impl: str | None = None) -> float:
         """Jobs per second of a master, or of several."""
         n, db = self._n, self._db
         db.reset()
@@ -46,12 +48,12 @@ class Drain:
         begun = db.usage()
         db.fill(new_jobs(0, n, self._kind))
         self._note("wal_bytes_insert", db.usage()[0] - begun[0])
-        return self._with_pods(pods)
+        return self._with_pods(pods, impl or self._impl)
 
-    def _with_pods(self, pods: int) -> float:
+    def _with_pods(self, pods: int, impl: str) -> float:
         if pods:
-            with self._made.pod(self._impl):
-                return self._with_pods(pods - 1)
+            with self._made.pod(impl):
+                return self._with_pods(pods - 1, impl)
         db, n = self._db, self._n
         before = db.usage()
         with Progress("drain", n) as bar:
@@ -84,7 +86,7 @@ class Drain:
     def figures(self) -> dict[str, Any]:
         """Everything but the rates."""
         found: dict[str, Any] = {
-            key: round(statistics.median(each), 0 if "bytes" in key else 4) for key, each in self.spent.items()
+            key: round(statistics.median(each), None if "bytes" in key else 4) for key, each in self.spent.items()
         }
         found["lost"] = sum(verdict.lost for verdict in self.verdicts)
         found["duplicates"] = sum(verdict.duplicates for verdict in self.verdicts)
@@ -95,6 +97,7 @@ def main() -> None:
     """Four rounds, in about half a minute."""
     parser = options(__doc__ or "", jobs=50_000, rounds=4)
     parser.add_argument("--typed", action="store_true", help="a typed task instead of a plain handler")
+    parser.add_argument("--both", action="store_true", help="the native and the pure Python fast path in turns")
     args = parser.parse_args()
     gc.freeze()
     began = time.perf_counter()
@@ -102,8 +105,14 @@ def main() -> None:
     with ground(args.backend) as db, project(db, args.jobs, args.workers) as made:
         say(f"drain, {args.backend}, {args.jobs:,} jobs a turn, {args.workers} workers")
         turns = Drain(db, made, args.jobs, kind, args.impl)
-        rates = interleaved({"forge": turns.forge, "raw": turns.raw}, args.rounds)
+        contenders = {"forge": turns.forge, "raw": turns.raw}
+        if args.both:
+            contenders["forge, pure Python"] = partial(turns.forge, impl="py")
+        rates = interleaved(contenders, args.rounds)
         figures = turns.figures() | {"workers": args.workers, "kind": kind}
+        if args.both:
+            figures["ratio_native"] = ratio(rates, "forge", "forge, pure Python")
+            figures["py_jobs_per_s"] = median(rates["forge, pure Python"])
     finish(
         args,
         began,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import abc
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,8 +20,9 @@ import psycopg
 from bench.common import postgres
 from bench.raw import Raw
 from bench.raw_sqlite import RawSqlite
-from forge.job import NewJob
+from forge.job import Done, Ending, NewJob
 from forge.storage import Storage, open_storage
+from forge.storage.contract import LowWater
 
 LSN = "pg_current_wal_insert_lsn() - '0/0'::pg_lsn"
 # Transactions that wrote something. Commits as pg_stat_database counts them are told up to a second late, and those
@@ -95,6 +96,10 @@ class Ground(abc.ABC):
         return (0, 0)
 
     @abc.abstractmethod
+    def snapshot_held(self) -> AbstractContextManager[None]:
+        """A transaction of somebody's that keeps the database from cleaning up."""
+
+    @abc.abstractmethod
     def raw(self) -> Opponent:
         """Hand-written code on the same tables."""
 
@@ -137,6 +142,14 @@ class PostgresGround(Ground):
         assert row is not None
         return int(row[0]), int(row[1])
 
+    @contextmanager
+    def snapshot_held(self) -> Iterator[None]:
+        with psycopg.connect(self.url) as conn:
+            conn.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+            conn.execute("select count(*) from forge.queue")
+            yield
+            conn.rollback()
+
     def raw(self) -> Raw:
         return Raw(self.url)
 
@@ -171,6 +184,15 @@ class SqliteGround(Ground):
     def quoted(self, id: UUID) -> str:
         return f"x'{id.hex}'"
 
+    @contextmanager
+    def snapshot_held(self) -> Iterator[None]:
+        conn = apsw.Connection(str(self.path))
+        conn.execute("begin")
+        conn.execute("select count(*) from queue").fetchall()
+        yield
+        conn.execute("rollback")
+        conn.close()
+
     def raw(self) -> RawSqlite:
         return RawSqlite(str(self.path))
 
@@ -178,6 +200,18 @@ class SqliteGround(Ground):
         self._conn.close()
         self._raw.close()
         super().close()
+
+
+def drain(storage: Storage, batch: int) -> int:
+    """The loop that a dispatcher is: claim, (run), finalize."""
+    who = storage.register("bench", ["default"], "localhost", 1)
+    water, done, total = LowWater(), Done(), 0
+    while claims := storage.claim(who, "default", batch, water):
+        stale = storage.finalize([Ending(claim, done) for claim in claims])
+        assert not stale
+        total += len(claims)
+    storage.deregister(who)
+    return total
 
 
 @contextmanager

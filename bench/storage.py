@@ -15,8 +15,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,11 +24,13 @@ import psycopg
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that it runs by its path
 
-from bench.common import PAYLOAD, arguments, facts, finish, interleaved, median, postgres, ratio, say
+from bench import xmin
+from bench.common import PAYLOAD, arguments, facts, finish, interleaved, median, ratio, say
+from bench.ground import drain, ground
 from bench.raw import LEAN_TABLES, Lean, Raw
 from bench.raw_sqlite import RawSqlite
 from forge import fastpath
-from forge.job import Done, Ending, NewJob
+from forge.job import NewJob
 from forge.storage import Storage, open_storage
 from forge.storage.contract import LowWater
 
@@ -37,18 +38,6 @@ from forge.storage.contract import LowWater
 def jobs(n: int) -> list[NewJob]:
     """n no-op jobs."""
     return [NewJob(id_, "tasks.noop", PAYLOAD) for id_ in fastpath.uuid7_many(n)]
-
-
-def drain(storage: Storage, batch: int) -> int:
-    """The loop that a dispatcher is: claim, (run), finalize."""
-    who = storage.register("bench", ["default"], "localhost", 1)
-    water, done, total = LowWater(), Done(), 0
-    while claims := storage.claim(who, "default", batch, water):
-        stale = storage.finalize([Ending(claim, done) for claim in claims])
-        assert not stale
-        total += len(claims)
-    storage.deregister(who)
-    return total
 
 
 class Tally:
@@ -125,34 +114,6 @@ def cycles(url: str, storage: Storage, n: int, rounds: int) -> dict[str, Any]:
     raw.close()
     lean.close()
     return found
-
-
-@contextmanager
-def snapshot_held(url: str) -> Iterator[None]:
-    """A transaction that keeps every dead row from being removed."""
-    with psycopg.connect(url) as conn:
-        conn.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-        conn.execute("select count(*) from forge.queue")
-        yield
-        conn.rollback()
-
-
-def pinned(url: str, storage: Storage, n: int, rounds: int) -> dict[str, Any]:
-    """The same drain with and without a snapshot held open throughout."""
-
-    def held() -> float:
-        tidy(url, *FORGE_TABLES)
-        storage.enqueue(jobs(n))
-        with snapshot_held(url):
-            began = time.perf_counter()
-            drain(storage, 1000)
-            seconds = time.perf_counter() - began
-        TALLY.count(n, ended(url))
-        return n / seconds
-
-    say(f"pinned xmin, {n:,} jobs a turn")
-    rates = interleaved({"free": lambda: forge_turn(url, storage, n, 1000), "pinned": held}, rounds)
-    return {"ratio_pinned_xmin": ratio(rates, "pinned", "free"), "jobs_per_s_pinned": median(rates["pinned"])}
 
 
 def claim_time(storage: Storage, batch: int = 100, claims: int = 60) -> float:
@@ -239,16 +200,17 @@ def sqlite(n: int, rounds: int) -> dict[str, Any]:
 
 def on_postgres(n: int, rounds: int) -> tuple[dict[str, Any], str]:
     """Everything there is to know about it, and the server's version."""
-    with postgres() as url, open_storage(url) as storage:
-        storage.migrate()
+    with ground("postgres") as db:
+        url, storage = db.url, db.storage
         with psycopg.connect(url, autocommit=True) as conn:
             conn.execute(LEAN_TABLES)
-            server = conn.info.parameter_status("server_version") or "?"
         figures = wal(url, storage)  # first: later, vacuum works on what the other turns left behind
         figures |= cycles(url, storage, n, rounds)
-        figures |= pinned(url, storage, min(200_000, 4 * n), max(2, rounds // 2))
+        held = xmin.pinned(db, min(200_000, 4 * n), max(2, rounds // 2))
+        TALLY.lost, TALLY.duplicates = TALLY.lost + held.pop("lost"), TALLY.duplicates + held.pop("duplicates")
+        figures |= {"ratio_pinned_xmin": held["ratio"], "jobs_per_s_pinned": held["pinned_jobs_per_s"]}
         figures |= backlog(url, storage, large=min(2_000_000, 40 * n))
-    return figures, server
+    return figures, str(db.server)
 
 
 def main() -> None:

@@ -106,7 +106,7 @@ def main() -> None:
     parser.add_argument("--keep", action="store_true", help="keep the folder when all is done")
     args = parser.parse_args()
     began = time.perf_counter()
-    folder = args.folder or Path(tempfile.gettempdir()) / f"forge-tenmillion-{args.backend}"
+    folder = args.folder or Path(tempfile.gettempdir()) / f"forge-{args.jobs}-{args.backend}"
     folder.mkdir(parents=True, exist_ok=True)
     state = State(folder, args.jobs)
     with ground(args.backend, folder) as db, project(db, args.jobs, args.workers, folder) as made:

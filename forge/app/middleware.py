@@ -38,6 +38,9 @@ class Middleware:
         """Called with how the job ended, whatever that is; what it raises is logged and changes nothing."""
 
 
+_NOTHING = contextlib.nullcontext()
+
+
 class Hooks:
     """The middleware of one app, hook by hook, in the order it was added."""
 
@@ -68,9 +71,12 @@ class Hooks:
                 job = hook(job)  # noqa: PLW2901 (each hook sees what the one before it made)
             yield job
 
-    @contextlib.contextmanager
-    def entered(self, ctx: Context) -> Iterator[None]:
+    def entered(self, ctx: Context) -> AbstractContextManager[None]:
         """Around a handler: whatever surrounds it, then what comes before it."""
+        return self._entered(ctx) if self.around or self.before else _NOTHING
+
+    @contextlib.contextmanager
+    def _entered(self, ctx: Context) -> Iterator[None]:
         with contextlib.ExitStack() as stack:
             for around in self.around:
                 stack.enter_context(around(ctx))

@@ -17,8 +17,8 @@ __all__ = ["Lane", "arrange"]
 # A worker is given this many seconds of work ahead, so that it need not wait for the master between short jobs; longer
 # jobs are given one at a time, so that none waits behind another while a third worker is idle.
 AHEAD = 0.005
-MOST_AHEAD = 200  # jobs
-BATCH = 1000  # jobs claimed at once at most
+MOST_AHEAD = 1000  # jobs
+BATCH = 3000  # jobs claimed at once at most
 RECALL_AFTER = 0.05  # seconds that jobs sent ahead wait for the one that runs, while another worker is idle
 # Seconds after a worker's death in which none is sent ahead. Workers answer for short jobs in batches: of several in
 # hand it cannot be told which one killed it, of one it can.

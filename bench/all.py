@@ -57,7 +57,7 @@ RUNS = (
     Run("idle", "--backend sqlite", "--seconds 2 --jobs 100 --backend sqlite"),
     Run("scaling", "--rounds 1", "--jobs 2000 --rounds 1"),
     Run("polyglot", "", "--jobs 200 --rounds 1"),
-    Run("peers", "", "--jobs 2000 --rounds 1"),
+    Run("peers", "--rounds 4", "--jobs 2000 --rounds 1"),
 )
 
 # (scenario, backend, key, least or most, how much): what the project aims at.
@@ -71,6 +71,8 @@ AIMS = (
     ("memory", "postgres", "worker_mb", "≤", 8),
     ("memory", "postgres", "master_mb", "≤", 60),
     ("peers", "postgres", "ratio_to_best_peer", "≥", 2.5),
+    ("peers", "postgres", "p50_ratio", "≤", 0.6),
+    ("peers", "postgres", "p99_ratio", "≤", 0.75),
 )
 
 HEAD = ("jobs", "jobs_per_s", "lost", "duplicates")  # in the first table

@@ -4,9 +4,9 @@
 JSON object of them by name; `-` reads standard input. What a plot needs and the results lack is left out of it, and a
 plot with nothing in it is not written. `bench/peers.py` draws its own.
 
-throughput.png   storage's jobs_per_s_batch_N and *_jobs_per_s_batch_N; scaling's `workers` and `pods` ({"1": rate})
+throughput.png   storage's jobs_per_s_batch_N and *_jobs_per_s_batch_N; scaling's noop_by_workers, … ({"1": rate})
 latency.png      latency's p50_ms, p95_ms, p99_ms, and others with a name before it: finalized_p50_ms
-claim.png        backlog's `claim_ms` ({"10000": ms}); xmin's jobs_per_s and jobs_per_s_pinned, or its `claim_ms`
+claim.png        backlog's `claim_ms` ({"10000": ms}); xmin's jobs_per_s and pinned_jobs_per_s, or its `claim_ms`
 """
 
 from __future__ import annotations
@@ -28,8 +28,13 @@ Words = tuple[str, str, str]  # title, x, y
 COLOURS = ("#c2410c", "#475569", "#0f766e", "#a16207", "#7c3aed", "#a8a29e")
 
 
+SCALES = {"workers": ("noop_by_workers", "nap_by_workers"), "pods": ("noop_by_pods",)}
+SCALED = {"noop_by_workers": "no-op", "nap_by_workers": "waiting for 2 ms", "noop_by_pods": "no-op"}
+
+
 def read(text: str) -> Results:
-    """By scenario; of several runs of one, the last. Lines that are no JSON objects are what a bench says besides."""
+    """By scenario, on SQLite as `latency:sqlite`; of several runs of one, the last. Lines that are no JSON objects are
+    what a bench says besides."""
     try:
         whole = json.loads(text)
     except ValueError:
@@ -43,7 +48,7 @@ def read(text: str) -> Results:
             name = figures.get("scenario", figures.get("bench"))
             if name is None:
                 raise SystemExit(f"a line does not say which scenario it is of: {line[:80]}")
-            found[name] = figures
+            found[f"{name}:sqlite" if figures.get("backend") == "sqlite" else name] = figures
     return found
 
 
@@ -73,8 +78,8 @@ def percentiles(figures: Figures) -> Series:
 
 def pinned(figures: Figures) -> dict[str, float]:
     """What a held snapshot does to a drain, or else to a claim."""
-    if "jobs_per_s_pinned" in figures:
-        return {"no snapshot held": figures["jobs_per_s"], "snapshot held": figures["jobs_per_s_pinned"]}
+    if "pinned_jobs_per_s" in figures:
+        return {"no snapshot held": figures["jobs_per_s"], "snapshot held": figures["pinned_jobs_per_s"]}
     return {str(name): float(value) for name, value in figures.get("claim_ms", {}).items()}
 
 
@@ -121,9 +126,10 @@ def panels(results: Results) -> dict[str, list[Panel]]:
     if series := by_batch(results):
         words = ("claim and finalize", "jobs a batch", "jobs/s")
         found["throughput.png"].append(partial(lines, series=series, words=words, log=True))
-    for key in ("workers", "pods"):
-        if series := by_number(scaling, key):
-            found["throughput.png"].append(partial(lines, series=series, words=(f"drain, by {key}", key, "jobs/s")))
+    for what, keys in SCALES.items():
+        if series := by_number(scaling, *keys):
+            named = {SCALED[key]: points for key, points in series.items()}
+            found["throughput.png"].append(partial(lines, series=named, words=(f"drain, by {what}", what, "jobs/s")))
     if series := percentiles(latency):
         words = ("an idle pod at 50 jobs/s", "percentile", "milliseconds")
         found["latency.png"].append(partial(lines, series=series, words=words))
@@ -131,7 +137,7 @@ def panels(results: Results) -> dict[str, list[Panel]]:
         words = ("a claim, by jobs waiting", "jobs waiting", "milliseconds")
         found["claim.png"].append(partial(lines, series=series, words=words, log=True))
     if values := pinned(xmin):
-        unit = "jobs/s" if "jobs_per_s_pinned" in xmin else "milliseconds a claim"
+        unit = "jobs/s" if "pinned_jobs_per_s" in xmin else "milliseconds a claim"
         found["claim.png"].append(partial(bars, values=values, words=("under a snapshot held open", "", unit)))
     return {name: drawn for name, drawn in found.items() if drawn}
 

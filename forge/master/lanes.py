@@ -40,7 +40,8 @@ class Lane:
         self.closing = False  # the queue is not served any more
         self.waiting: deque[Claim] = deque()
         self.outside = 0  # places that jobs in programs take, or are to take next
-        self.taken = 0  # jobs that programs have, running or waiting
+        self.taken = 0  # jobs that programs have, running or waiting,
+        self.more = 0  # and that may come to wait for them
         self.low_water = LowWater()
         self.claiming = False
         self.busy = False  # the last claim was full: there is more
@@ -136,7 +137,7 @@ class Lane:
         if window > 1 and room and self.settings.worker == "process":
             room += window * len(self.slots)  # the next round, claimed while this one runs
         if self.taken:
-            room = min(room, self.places - self.working - self.taken)
+            room = max(self.more, min(room, self.places - self.working - self.taken))
         self.room = 0 if self.closing else max(0, room - len(self.waiting))
         if self.claiming or not (self.busy or now >= self._look_at) or now < self._held_until:
             return 0

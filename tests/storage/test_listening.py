@@ -45,3 +45,13 @@ def test_wake_ups_come_by_their_own_url(url: str) -> None:
 def test_a_listen_url_that_cannot_be_read_is_told_at_once() -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         open_storage("postgresql:///x", listen_url="postgresql://host:port:port/?=")
+
+
+def test_a_queue_that_goes_on_wakes_its_pods(url: str) -> None:
+    with open_storage(url) as storage:
+        storage.set_queue("letters", paused=True)
+        listener = storage.listen()
+        assert listener.wait(0) == {"*"}
+        storage.set_queue("letters", paused=False)
+        assert listener.wait(10) & {"letters", "*"}
+        listener.close()

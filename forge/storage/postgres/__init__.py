@@ -314,7 +314,10 @@ class PostgresStorage(Storage):
         return {row[0]: QueueSettings(*row) for row in self._rows("queues")}
 
     def set_queue(self, name: str, **settings: Any) -> QueueSettings:
-        return QueueSettings(*self._one("set_queue", name=name, **check_settings(name, settings)))
+        found = QueueSettings(*self._one("set_queue", name=name, **check_settings(name, settings)))
+        if settings.get("paused") is False:
+            self._rows("notify", queues=[name])
+        return found
 
     def set_wake(self, queue: str, wake: bool) -> None:
         self._do("set_wake", queue=queue, wake=wake)

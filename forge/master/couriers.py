@@ -6,6 +6,7 @@ are kept and tried again; claims are not made; nothing is lost and nothing spins
 
 from __future__ import annotations
 
+import math
 import queue
 import random
 import threading
@@ -85,6 +86,7 @@ class Beater(threading.Thread):
         self._look_every, self._look = look_every, look
         self._cancels = cancels
         self._poked = threading.Event()
+        self._ask_at = math.inf  # monotonic
         self._changed = False
         self._stopping = False
 
@@ -94,8 +96,9 @@ class Beater(threading.Thread):
         self._changed = True
         self._poked.set()
 
-    def poke(self) -> None:
-        """Ask for cancellations now. From any thread."""
+    def poke(self, at: float = 0.0) -> None:
+        """Ask for cancellations then (monotonic), or now. From any thread."""
+        self._ask_at = min(self._ask_at, at)
         self._poked.set()
 
     def stop(self) -> None:
@@ -106,7 +109,7 @@ class Beater(threading.Thread):
     def run(self) -> None:
         beat_at = look_at = time.monotonic()
         while True:
-            poked = self._poked.wait(max(0.0, min(beat_at, look_at) - time.monotonic()))
+            self._poked.wait(max(0.0, min(beat_at, look_at, self._ask_at) - time.monotonic()))
             self._poked.clear()
             if self._stopping:
                 return
@@ -117,7 +120,8 @@ class Beater(threading.Thread):
             if now >= beat_at:
                 beat_at = now + self._every
                 self._do("beat", self._beat)
-            if poked:
+            if now >= self._ask_at:
+                self._ask_at = math.inf  # first: who pokes meanwhile is answered by this question or by the next
                 self._do("cancels", self._cancels)
             if now >= look_at:
                 look_at = now + self._look_every * random.uniform(0.8, 1.2)  # pods must not look in step

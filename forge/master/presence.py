@@ -57,7 +57,7 @@ class Presence:
         self.idle: Sequence[str] = ()  # queues that could take jobs
         self._queues: list[str] = []
         self._beating_for: Incarnation
-        self._asked_at = 0.0
+        self._ask_at = 0.0  # monotonic: of the last question that a wake-up led to, or of the one to come
         self._reap_at = time.monotonic() + config.stale_after
         self._down_since: float | None = None
         self._told = False
@@ -136,9 +136,9 @@ class Presence:
         """Somebody may want a job cancelled."""
         if f"cancel:{self.who.pod.id}" in words:
             self._beater.poke()
-        elif "*" in words and self.holding and now - self._asked_at >= ASK_EVERY:
-            self._asked_at = now
-            self._beater.poke()
+        elif "*" in words and self.holding and self._ask_at <= now:  # else the question to come will do
+            self._ask_at = max(now, self._ask_at + ASK_EVERY)
+            self._beater.poke(self._ask_at)
 
     def reap(self, clerk: Courier, now: float) -> None:
         """Look for pods that are gone, if it is time."""

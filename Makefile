@@ -4,7 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/made
-PYTEST := $(BIN)/python -m pytest -q -n 2
+# Tests wait for processes and clocks half of the time: more of them than cores.
+PYTEST := $(BIN)/python -m pytest -q -n 4
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint test-slow sanitize bench clean

@@ -1,0 +1,50 @@
+"""When a pod asks which of its jobs are to be cancelled."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from forge.config import Config
+from forge.master.presence import ASK_EVERY, Presence
+from forge.storage.contract import Incarnation, Pod
+
+pytestmark = pytest.mark.impl_free
+
+
+class Pokes(list[float]):
+    """Stands where the beating thread does."""
+
+    def poke(self, at: float = 0.0) -> None:
+        self.append(at)
+
+
+@pytest.fixture
+def presence() -> Any:
+    found: Any = Presence(cast(Any, None), cast(Any, None), Config(), lambda *_: None)
+    found._beater, found.holding = Pokes(), True
+    found.who = Incarnation(Pod(7, "here", "localhost", 1, ("default",), cast(Any, None), cast(Any, None)))
+    return found
+
+
+def test_a_wake_up_right_after_a_question_leads_to_another_one_a_little_later(presence: Any) -> None:
+    for now in (100.0, 100.1, 100.2, 100.24):
+        presence.woken({"*"}, now)
+    assert presence._beater == [100.0, 100.0 + ASK_EVERY], "the second answers for the third and the fourth too"
+    presence.woken({"*"}, 100.3)
+    assert presence._beater[2:] == [100.0 + 2 * ASK_EVERY]
+    presence.woken({"*"}, 200.0)
+    assert presence._beater[3:] == [200.0]
+
+
+def test_a_wake_up_for_this_pod_is_a_question_at_once_and_one_for_another_is_none(presence: Any) -> None:
+    presence.woken({"cancel:7"}, 100.0)
+    presence.woken({"cancel:8", "default"}, 100.0)
+    assert presence._beater == [0.0]
+
+
+def test_nobody_asks_for_jobs_that_are_not_there(presence: Any) -> None:
+    presence.holding = False
+    presence.woken({"*"}, 100.0)
+    assert presence._beater == []

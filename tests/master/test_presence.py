@@ -7,8 +7,9 @@ from typing import Any, cast
 import pytest
 
 from forge.config import Config
+from forge.job import Pod
 from forge.master.presence import ASK_EVERY, Presence
-from forge.storage.contract import Incarnation, Pod
+from forge.storage.contract import Incarnation
 
 pytestmark = pytest.mark.impl_free
 

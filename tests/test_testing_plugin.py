@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.impl_free
+
 ROOT = Path(__file__).parent.parent
 
 TASKS = """

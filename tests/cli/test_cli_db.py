@@ -13,6 +13,8 @@ from forge.storage import open_storage
 from forge.storage.statements import migrations
 from tests.cli.conftest import Shell
 
+pytestmark = pytest.mark.impl_free
+
 
 def test_migrate_says_what_it_applied_and_then_that_there_is_nothing_to_do(forge: Shell, folder: Path) -> None:
     known = migrations("sqlite")

@@ -17,6 +17,8 @@ from forge.cli.common import Cli
 from forge.errors import ExitCode
 from tests.cli.conftest import Shell
 
+pytestmark = pytest.mark.impl_free
+
 SECRET = "hunter2"
 UNREACHABLE = f"postgresql://me:{SECRET}@127.0.0.1:1/jobs"
 

@@ -12,6 +12,8 @@ from forge import __version__
 from forge.errors import ExitCode
 from tests.cli.conftest import Shell
 
+pytestmark = pytest.mark.impl_free
+
 
 def test_init_makes_a_project_that_works_as_it_is(forge: Shell, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = forge.ok("init", "hello")

@@ -14,6 +14,8 @@ import pytest
 
 from tests.master.conftest import alive, eventually
 
+pytestmark = pytest.mark.impl_free
+
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "forge.cli.demo"]
 

@@ -14,6 +14,8 @@ import pytest
 
 from tests.master.conftest import Pod, eventually
 
+pytestmark = pytest.mark.impl_free
+
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 

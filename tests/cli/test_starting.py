@@ -10,6 +10,8 @@ import pytest
 from forge.cli import master
 from forge.errors import ExitCode
 
+pytestmark = pytest.mark.impl_free
+
 TASKS = "from forge import Forge\napp = Forge()\n@app.task\ndef add(a: int, b: int) -> int:\n    return a + b\n"
 QUEUE = 'modules = ["tasks"]\n[queues.default]\n'
 

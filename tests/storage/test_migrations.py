@@ -13,6 +13,8 @@ from forge.storage.statements import load_queries, migrations
 from . import children
 from .helpers import columns, full_job, is_sqlite, one, plain_job, prepare, sql, told
 
+pytestmark = pytest.mark.impl_free
+
 
 def known(storage: Storage) -> list[tuple[int, str]]:
     """Every migration this release has."""

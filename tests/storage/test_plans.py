@@ -24,6 +24,8 @@ from forge.storage.sqlite import SqliteStorage
 from forge.storage.statements import load_queries
 from tests.conftest import new_database
 
+pytestmark = pytest.mark.impl_free
+
 MILLION = 1_000_000
 N = 100
 

@@ -18,6 +18,7 @@ __all__ = ["Lane", "arrange"]
 # jobs are given one at a time, so that none waits behind another while a third worker is idle.
 AHEAD = 0.005
 MOST_AHEAD = 1000  # jobs
+BYTES_AHEAD = 16 * 1024 * 1024  # of payloads: a thousand of the largest would be a gigabyte in each worker
 BATCH = 3000  # jobs claimed at once at most
 RECALL_AFTER = 0.05  # seconds that jobs sent ahead wait for the one that runs, while another worker is idle
 # Seconds after a worker's death in which none is sent ahead. Workers answer for short jobs in batches: of several in
@@ -50,6 +51,7 @@ class Lane:
         self._held_until = 0.0  # monotonic: claim nothing before
         self._careful_until = 0.0
         self._took: float | None = None  # seconds a job of this queue takes, smoothed
+        self._large = 0  # bytes of the larger payloads that came of late
         self.resize(settings.max_workers)
 
     # -- its workers -------------------------------------------------------------------------------------------
@@ -92,7 +94,7 @@ class Lane:
         """Jobs a worker of processes may have in hand."""
         if self._took is None or self.outside or self._careful_until > time.monotonic():
             return 1
-        return max(1, min(MOST_AHEAD, int(AHEAD / max(self._took, 1e-6))))
+        return max(1, min(MOST_AHEAD, int(AHEAD / max(self._took, 1e-6)), BYTES_AHEAD // max(self._large, 1)))
 
     def _room_of(self, slot: Slot, window: int) -> int:
         """Threads and event loops take as many as they run; a process takes some ahead."""
@@ -157,6 +159,7 @@ class Lane:
         """What it brought: `found` jobs, of which these are for workers."""
         self.claiming = False
         self.waiting.extend(claims)
+        self._large = max([self._large // 2, *(len(claim.payload) for claim in claims[::20])])
         self.busy = found >= asked
 
     def next_look(self) -> float | None:

@@ -1,0 +1,88 @@
+"""How many jobs a lane claims, and which worker gets which."""
+
+from __future__ import annotations
+
+import itertools
+from uuid import UUID
+
+import pytest
+
+from forge.config import QueueConfig
+from forge.job import Claim
+from forge.master.lanes import BYTES_AHEAD, MOST_AHEAD, Lane
+from forge.master.slots import Slot
+
+numbers = itertools.count(1)
+
+
+def claims(n: int, payload: bytes = b"{}") -> list[Claim]:
+    return [Claim(0, None, UUID(int=next(numbers)), 1, "q", "k", payload, 1, 5, 600, False, False) for _ in range(n)]
+
+
+def lane(workers: int, took: float | None = None) -> Lane:
+    made = Lane("q", QueueConfig(max_workers=workers), 10.0)
+    for slot in made.slots:
+        slot.ready = True
+    if took is not None:
+        made.note(took)
+    return made
+
+
+def hands(slot: Slot) -> list[Claim]:
+    return [claim for claim, _ in slot.in_hand.values()]
+
+
+def test_jobs_go_to_workers_in_turn_so_that_the_first_in_line_start_first() -> None:
+    made, jobs = lane(3, took=0.0001), claims(7)
+    made.claimed(jobs, 7, 7)
+    assert made.dispatch(0.0)
+    assert [hands(slot) for slot in made.slots] == [jobs[0::3], jobs[1::3], jobs[2::3]]
+    assert not made.dispatch(0.0)
+
+
+def test_who_has_fewer_is_filled_up_first() -> None:
+    made = lane(3, took=0.001)  # five each
+    made.slots[0].send(claims(4), 0.0)
+    made.slots[1].send(claims(2), 0.0)
+    jobs = claims(6)
+    made.claimed(jobs, 6, 6)
+    made.dispatch(0.0)
+    assert [len(slot.in_hand) for slot in made.slots] == [4, 4, 4]
+    assert hands(made.slots[2])[:2] == jobs[:2]
+    made.claimed(claims(20), 20, 20)
+    made.dispatch(0.0)
+    assert [len(slot.in_hand) for slot in made.slots] == [5, 5, 5], "and nobody gets more than there is room for"
+    assert len(made.waiting) == 17
+
+
+def test_a_worker_that_is_not_free_gets_none() -> None:
+    made = lane(2, took=0.001)
+    made.slots[0].draining = True
+    made.claimed(claims(3), 3, 3)
+    made.dispatch(0.0)
+    assert [len(slot.in_hand) for slot in made.slots] == [0, 3]
+
+
+@pytest.mark.parametrize(("took", "window"), [(None, 1), (1e-6, MOST_AHEAD), (0.001, 5), (0.004, 1), (3.0, 1)])
+def test_the_longer_jobs_take_the_fewer_are_sent_ahead(took: float | None, window: int) -> None:
+    assert lane(1, took).window == window
+
+
+def test_a_batch_counts_as_its_jobs_one_by_one_would() -> None:
+    one_by_one, together = lane(1, took=0.003), lane(1, took=0.003)
+    for _ in range(40):
+        one_by_one.note(0.0001)
+    together.note_all(40, 40 * 0.0001, 0.0001)
+    assert together.window == one_by_one.window > 1
+    together.note_all(2, 1.0001, 1.0)
+    assert together.window == 1, "one long job is reason enough to stop sending ahead"
+
+
+def test_large_payloads_are_not_piled_up_in_workers() -> None:
+    made = lane(2, took=1e-6)
+    made.claimed(claims(1, b" " * (BYTES_AHEAD // 10)), 1, 1)
+    assert made.window == 10
+    assert made.wanted(0.0) <= 2 * 2 * 10
+    for _ in range(30):
+        made.claimed(claims(1), 1, 1)
+    assert made.window == MOST_AHEAD, "they are forgotten in time"

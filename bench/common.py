@@ -75,7 +75,7 @@ def postgres(folder: Path | None = None) -> Iterator[str]:
             # Room for a bench's whole log: a checkpoint in the middle of one turn would be charged to it alone.
             conn.execute("alter system set max_wal_size = '8GB'")
             conn.execute("alter system set checkpoint_timeout = '30min'")
-            conn.execute("alter system set shared_buffers = '1GB'")
+            conn.execute("alter system set shared_buffers = '4GB'")
             for setting in ("fsync", "synchronous_commit"):
                 row = conn.execute(f"show {setting}").fetchone()
                 assert row is not None and row[0] == "on", f"{setting} is off"

@@ -86,3 +86,28 @@ def test_large_payloads_are_not_piled_up_in_workers() -> None:
     for _ in range(30):
         made.claimed(claims(1), 1, 1)
     assert made.window == MOST_AHEAD, "they are forgotten in time"
+
+
+def test_short_jobs_are_claimed_before_the_last_one_that_waits_is_gone() -> None:
+    made = lane(8, took=0.002)  # two each, and five more for each in the master's hands
+    made.busy = True
+    assert made.wanted(0.0) == 8 * (2 + 5)
+    made.claimed(claims(56), 56, 56)
+    made.dispatch(0.0)
+    assert (len(made.waiting), made.wanted(0.0)) == (40, 0)
+    while len(made.waiting) > 20:
+        assert made.wanted(0.0) == 0, "a claim for a few is not worth its round trip"
+        made.waiting.popleft()
+    assert made.wanted(0.0) == 20
+
+
+@pytest.mark.parametrize("took", [None, 1.0])
+def test_long_jobs_and_unknown_ones_are_claimed_when_a_worker_is_free_for_them(took: float | None) -> None:
+    made = lane(8, took)
+    made.busy = True
+    assert made.wanted(0.0) == 8
+    made.claimed(claims(8), 8, 8)
+    made.dispatch(0.0)
+    assert made.wanted(0.0) == 0
+    made.slots[3].in_hand.clear()
+    assert made.wanted(0.0) == 1

@@ -28,8 +28,11 @@ Words = tuple[str, str, str]  # title, x, y
 COLOURS = ("#c2410c", "#475569", "#0f766e", "#a16207", "#7c3aed", "#a8a29e")
 
 
-SCALES = {"workers": ("noop_by_workers", "nap_by_workers"), "pods": ("noop_by_pods",)}
-SCALED = {"noop_by_workers": "no-op", "nap_by_workers": "waiting for 2 ms", "noop_by_pods": "no-op"}
+SCALES = {  # scaling's keys: (what the axis says, the title)
+    "noop_by_workers": ("workers", "drain, by workers"),
+    "nap_by_workers": ("workers", "the same, jobs that wait 2 ms"),
+    "noop_by_pods": ("pods", "drain, by pods"),
+}
 
 
 def read(text: str) -> Results:
@@ -126,10 +129,9 @@ def panels(results: Results) -> dict[str, list[Panel]]:
     if series := by_batch(results):
         words = ("claim and finalize", "jobs a batch", "jobs/s")
         found["throughput.png"].append(partial(lines, series=series, words=words, log=True))
-    for what, keys in SCALES.items():
-        if series := by_number(scaling, *keys):
-            named = {SCALED[key]: points for key, points in series.items()}
-            found["throughput.png"].append(partial(lines, series=named, words=(f"drain, by {what}", what, "jobs/s")))
+    for key, (what, title) in SCALES.items():
+        if series := by_number(scaling, key):
+            found["throughput.png"].append(partial(lines, series=series, words=(title, what, "jobs/s")))
     if series := percentiles(latency):
         words = ("an idle pod at 50 jobs/s", "percentile", "milliseconds")
         found["latency.png"].append(partial(lines, series=series, words=words))

@@ -17,8 +17,8 @@ __all__ = ["Lane", "arrange"]
 # A worker is given this many seconds of work ahead, so that it need not wait for the master between short jobs; longer
 # jobs are given one at a time, so that none waits behind another while a third worker is idle.
 AHEAD = 0.005
-# The master itself keeps as many as its workers run in this time, so that the next is there when one ends: 8 workers ran
-# 3,000 jobs of 2 ms a second with it, and 980 without.
+# The master itself keeps as many as its workers run in this time, so that the next is there when one ends: 8 workers
+# ran 3,000 jobs of 2 ms a second with it, and 980 without.
 STOCK = 0.01
 MOST_AHEAD = 1000  # jobs
 BYTES_AHEAD = 16 * 1024 * 1024  # of payloads: a thousand of the largest would be a gigabyte in each worker

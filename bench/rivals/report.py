@@ -110,6 +110,8 @@ def plot(path: Path, figures: dict[str, Any]) -> None:
         axis.margins(x=0.22)
         axis.spines[["top", "right"]].set_visible(False)
         axis.tick_params(labelsize=8)
+        axis.locator_params(axis="x", nbins=4)
+        axis.xaxis.set_major_formatter("{x:,g}")
     words = "orange: forge; dark: on PostgreSQL, every commit on disk; light: on Redis without persistence"
     figure.supxlabel(words, fontsize=8)
     figure.tight_layout()

@@ -134,7 +134,8 @@ class Master:
                     if lane.dispatch(now):
                         self.presence.holding = True
                         self._tick_at = min(self._tick_at, now + (TICK_AHEAD if lane.sent_ahead else TICK))
-                    self._claimer.claim(lane, now)
+                    if not self._writer.behind:
+                        self._claimer.claim(lane, now)
                 for slot in lane.slots:
                     self.crew.watch_writes(slot)
             self.nurseries.flush()
@@ -164,7 +165,7 @@ class Master:
     def _patience(self) -> float:
         now = time.monotonic()
         at = [self._tick_at, self._notifier.due, self.programs.due()]
-        if self._serving(now):
+        if self._serving(now) and not self._writer.behind:  # else the news that they are written ends the wait
             at += [look for lane in self.lanes.values() if (look := lane.next_look()) is not None]
         return max(min(at) - now, 0.0)
 

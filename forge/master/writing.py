@@ -16,9 +16,10 @@ from forge.master.presence import Presence
 from forge.master.telling import counted, log
 from forge.storage import Storage
 
-__all__ = ["Batch", "Writer"]
+__all__ = ["MOST_UNWRITTEN", "Batch", "Writer"]
 
 TRIES = 3  # a refusal may pass: a lone ending is tried this often before it is taken for the culprit
+MOST_UNWRITTEN = 6000  # endings
 PAUSE = 60.0  # seconds until a job whose result cannot be stored is tried again
 
 
@@ -80,6 +81,12 @@ class Writer:
     def unwritten(self) -> int:
         """Endings that are not in the database yet, as far as is known."""
         return self._under_way + len(self._endings)
+
+    @property
+    def behind(self) -> bool:
+        """So many wait to be written that no more jobs should be claimed: else they pile up where writing is slower
+        than running (11,000 were seen, and 60 MB after three million jobs)."""
+        return self.unwritten > MOST_UNWRITTEN
 
     def done(self, endings: list[Ending]) -> None:
         """These have ended well, with nothing to keep."""

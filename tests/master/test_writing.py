@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 
 from forge.errors import DatabaseError
 from forge.job import Claim, Done, Ending, Status
-from forge.master.writing import Batch
+from forge.master.writing import MOST_UNWRITTEN, Batch, Writer
 from forge.storage import open_storage
 from tests.storage.helpers import plain_job
+
+from .conftest import eventually
 
 pytestmark = pytest.mark.impl_free
 
@@ -50,3 +54,33 @@ def test_a_database_that_is_away_is_told_from_one_that_refuses(pg_url: str) -> N
             with pytest.raises(DatabaseError, match="cannot use PostgreSQL"):
                 batch()
         assert [len(part) for part in batch._todo] == [2]
+
+
+def test_who_is_behind_with_writing_says_so_until_it_is_written(pg_url: str) -> None:
+    (claim,) = claims(pg_url, 1)
+    news: list[tuple[Any, ...]] = []
+    with open_storage(pg_url) as storage:
+        writer = Writer(storage, lambda *parts: news.append(parts), cast(Any, Quiet()), lambda *_: None)
+
+        def behind() -> bool:
+            return writer.behind
+
+        writer.done([Ending(claim, Done())] * MOST_UNWRITTEN)
+        assert not behind()
+        writer.done([Ending(claim, Done())])
+        assert behind()
+        writer.flush(3)
+        assert behind(), "they are on their way, and not there yet"
+        writer.start()
+        eventually(lambda: news)
+        _, courier, then, answer, error = news[0]
+        courier.is_back(then, answer, error)
+        assert not behind()
+        assert len(answer) == MOST_UNWRITTEN, "all but one were of a claim that had ended already"
+
+
+class Quiet:
+    """Stands where the pod does, which is told that the database is there."""
+
+    def is_back(self) -> None:
+        pass

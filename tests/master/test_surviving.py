@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -13,6 +15,7 @@ from typing import Any
 import pytest
 
 from forge.job import Status
+from tests.storage.helpers import is_sqlite
 
 from .conftest import TASKS, Pod, Project, alive, eventually
 
@@ -33,6 +36,25 @@ def age(pid: int) -> float:
     """Seconds since it was started."""
     started = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
     return time.clock_gettime(time.CLOCK_BOOTTIME) - started
+
+
+def stop_between_writes(project: Project, pod: Pod) -> None:
+    """SIGSTOP, but not while it holds SQLite's one lock for writing: then nobody could go on."""
+    while True:
+        pod.process.send_signal(signal.SIGSTOP)
+        if not is_sqlite(project.url) or can_write(project.url.removeprefix("sqlite:///")):
+            return
+        pod.process.send_signal(signal.SIGCONT)
+
+
+def can_write(path: str) -> bool:
+    with contextlib.closing(sqlite3.connect(path, timeout=0.5, isolation_level=None)) as conn:
+        try:
+            conn.execute("begin immediate")
+        except sqlite3.OperationalError:
+            return False
+        conn.execute("rollback")
+        return True
 
 
 def test_a_killed_zygote_is_replaced_and_its_jobs_run_again_without_a_crash_counted(project: Project) -> None:
@@ -58,7 +80,7 @@ def test_a_master_that_was_stopped_for_too_long_starts_over_as_a_new_pod(project
     job: Any = project.enqueue("wait_for", "go", max_attempts=3)
     eventually(lambda: project.events("START"))
     (_, _, worker), *_ = project.events("START")
-    first.process.send_signal(signal.SIGSTOP)
+    stop_between_writes(project, first)
     second = project.start()
     eventually(lambda: second.says("1 pod had gone silent; 1 job taken back"))
     eventually(lambda: len(project.events("START")) == 2)  # another runs it now
@@ -81,7 +103,7 @@ def test_an_ending_that_comes_too_late_is_dropped(project: Project) -> None:
     first = project.start()
     job: Any = project.enqueue("wait_for", "go", max_attempts=3)
     eventually(lambda: project.events("START"))
-    first.process.send_signal(signal.SIGSTOP)
+    stop_between_writes(project, first)
     second = project.start()
     eventually(lambda: second.says("taken back"))
     (project.folder / "go").touch()

@@ -112,15 +112,13 @@ class Lane:
 
     def note(self, seconds: float) -> None:
         """A job has ended after this long."""
-        self._took = seconds if self._took is None else self._took + 0.05 * (seconds - self._took)
-        if seconds > AHEAD:  # one long job is reason enough to stop sending ahead
-            self._took = max(self._took, seconds)
+        self.note_all(1, seconds, seconds)
 
     def note_all(self, n: int, total: float, longest: float) -> None:
         """So many have ended, after so long together."""
         mean = total / n
         self._took = mean if self._took is None else mean + (self._took - mean) * 0.95**n
-        if longest > AHEAD:
+        if longest > AHEAD:  # one long job is reason enough to stop sending ahead
             self._took = max(self._took, longest)
 
     def be_careful(self, now: float) -> None:

@@ -9,14 +9,12 @@ from collections.abc import Iterable, MutableMapping, Sequence
 
 from forge.config import Config, QueueConfig
 from forge.job import Claim
+from forge.master.pace import AHEAD, Pace
 from forge.master.slots import Slot
 from forge.storage.contract import LowWater
 
 __all__ = ["Lane", "arrange"]
 
-# A worker is given this many seconds of work ahead, so that it need not wait for the master between short jobs; longer
-# jobs are given one at a time, so that none waits behind another while a third worker is idle.
-AHEAD = 0.005
 # The master itself keeps as many as its workers run in this time, so that the next is there when one ends: 8 workers
 # ran 3,000 jobs of 2 ms a second with it, and 980 without.
 STOCK = 0.01
@@ -53,7 +51,7 @@ class Lane:
         self._look_at = 0.0  # monotonic: claim again then, woken or not
         self._held_until = 0.0  # monotonic: claim nothing before
         self._careful_until = 0.0
-        self._took: float | None = None  # seconds a job of this queue takes, smoothed
+        self._pace = Pace()
         self._large = 0  # bytes of the larger payloads that came of late
         self.resize(settings.max_workers)
 
@@ -101,9 +99,7 @@ class Lane:
 
     def _worth(self, seconds: float) -> float:
         """Jobs that a place runs in this time, as far as is known, and no more than are good to hold."""
-        if self._took is None:
-            return 0.0
-        return min(seconds / max(self._took, 1e-6), MOST_AHEAD, BYTES_AHEAD / max(self._large, 1))
+        return min(self._pace.jobs_in(seconds), MOST_AHEAD, BYTES_AHEAD / max(self._large, 1))
 
     def _room_of(self, slot: Slot, window: int) -> int:
         """Threads and event loops take as many as they run; a process takes some ahead."""
@@ -116,10 +112,7 @@ class Lane:
 
     def note_all(self, n: int, total: float, longest: float) -> None:
         """So many have ended, after so long together."""
-        mean = total / n
-        self._took = mean if self._took is None else mean + (self._took - mean) * 0.95**n
-        if longest > AHEAD:  # one long job is reason enough to stop sending ahead
-            self._took = max(self._took, longest)
+        self._pace.note(n, total, longest)
 
     def be_careful(self, now: float) -> None:
         """A worker has died by itself."""

@@ -4,18 +4,18 @@ together."""
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from uuid import UUID
 
 from forge.job import Claim, Ending
+from forge.master.pace import AHEAD, Pace
 
 __all__ = ["Places"]
 
 
-# Seconds of work that may wait here for each place, and jobs. Children take one at a time, and a claim for each that
-# ends would be most of what a pod with quick programs does: bench/polyglot.py ran 800 a second so, and 4,400 with this.
-AHEAD = 0.005
+# Jobs that may wait here for each place. Children take one at a time, and a claim for each that ends would be most of
+# what a pod with quick programs does: bench/polyglot.py ran 800 a second so, and 4,400 with some that wait.
 MOST_AHEAD = 100
 
 
@@ -29,7 +29,7 @@ class Places:
         self.running: Counter[str] = Counter()
         self.blocked: Counter[str] = Counter()  # could run, if their queue had a place
         self._started: dict[UUID, float] = {}  # since when they run, monotonic
-        self._took: dict[str, float] = {}  # seconds that a job of a queue runs, smoothed
+        self._paces: defaultdict[str, Pace] = defaultdict(Pace)  # by queue
 
     def take(self, claim: Claim) -> None:
         """It is here now."""
@@ -52,21 +52,15 @@ class Places:
     def finish(self, ending: Ending) -> None:
         """It is no longer here."""
         if (since := self._started.get(ending.claim.id)) is not None:
-            self._note(ending.claim.queue, time.monotonic() - since)
+            seconds = time.monotonic() - since
+            self._paces[ending.claim.queue].note(1, seconds, seconds)
         self.put_back(ending.claim)
         self.taken[ending.claim.queue] -= 1
         self._finish(ending)
 
-    def _note(self, queue: str, seconds: float) -> None:
-        before = self._took.get(queue, seconds)
-        # One long job is reason enough to have none wait.
-        self._took[queue] = max(seconds, before) if seconds > AHEAD else before + 0.05 * (seconds - before)
-
     def more(self, queue: str, places: int) -> int:
         """How many more may wait here, of a queue with so many places; none while it is not known how long they run."""
-        if (took := self._took.get(queue)) is None:
-            return 0
-        ahead = places * min(MOST_AHEAD, int(AHEAD / max(took, 1e-6)))
+        ahead = places * min(MOST_AHEAD, int(self._paces[queue].jobs_in(AHEAD)))
         return max(0, ahead - (self.taken[queue] - self.running[queue]))
 
     @property

@@ -1,0 +1,27 @@
+"""How long jobs take, as far as is known: what decides how many are worth having at hand."""
+
+from __future__ import annotations
+
+__all__ = ["AHEAD", "Pace"]
+
+# Seconds of work that may wait for a place: so that it need not wait for the master between short jobs. Longer jobs
+# come one at a time, so that none waits behind another while a third place is idle.
+AHEAD = 0.005
+
+
+class Pace:
+    """Seconds that a job takes, smoothed."""
+
+    def __init__(self) -> None:
+        self._took: float | None = None
+
+    def note(self, n: int, total: float, longest: float) -> None:
+        """So many have ended, after so long together."""
+        mean = total / n
+        self._took = mean if self._took is None else mean + (self._took - mean) * 0.95**n
+        if longest > AHEAD:  # one long job is reason enough to have none wait
+            self._took = max(self._took, longest)
+
+    def jobs_in(self, seconds: float) -> float:
+        """Jobs that a place runs in this time; none while that is not known."""
+        return 0.0 if self._took is None else seconds / max(self._took, 1e-6)

@@ -18,6 +18,7 @@ __all__ = [
     "JobCancelled",
     "JobNotFound",
     "LockedError",
+    "LostLease",
     "ResultTimeout",
     "SchemaError",
     "UsageError",
@@ -72,6 +73,10 @@ class LockedError(ForgeError):
     """Another process holds the lock or the port."""
 
     exit_code = ExitCode.LOCKED
+
+
+class LostLease(ForgeError):
+    """The pod does not lead any more: its term is over, and nothing was written."""
 
 
 class SchemaError(ForgeError):

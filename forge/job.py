@@ -211,6 +211,7 @@ class Pod:
     queues: tuple[str, ...]
     started_at: datetime
     beat_at: datetime
+    capacity: int = 1  # weighs its share of the workers of its queues; 0: it takes none
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 from uuid import UUID
 
 from forge.codec import check_name, clean_text
@@ -20,6 +20,9 @@ from forge.errors import UsageError
 from forge.job import Claim, Counts, Done, Ending, Job, JobFilter, NewJob, Page, Pod, QueueSettings, Receipt, Status
 from forge.storage.low_water import LowWater
 from forge.storage.statements import Query
+
+if TYPE_CHECKING:
+    from forge.storage.shares import Shares
 
 __all__ = [
     "RETRY_DELAYS",
@@ -137,6 +140,7 @@ class Storage(abc.ABC):
 
     dialect: str
     url: str  # without password
+    shares: Shares  # how the workers of queues are split over pods
 
     def __enter__(self) -> Self:
         return self
@@ -220,8 +224,9 @@ class Storage(abc.ABC):
     # -- pods --------------------------------------------------------------------------------------------------
 
     @abc.abstractmethod
-    def register(self, name: str, queues: Sequence[str], host: str, pid: int) -> Incarnation:
-        """Make a pod known. Its number is new, whatever ran under this name before."""
+    def register(self, name: str, queues: Sequence[str], host: str, pid: int, capacity: int = 1) -> Incarnation:
+        """Make a pod known. Its number is new, whatever ran under this name before. `capacity` weighs its
+        share of the workers; with 0 it takes none."""
 
     @abc.abstractmethod
     def beat(self, who: Incarnation) -> bool:
@@ -232,8 +237,9 @@ class Storage(abc.ABC):
         """`beat` and `cancel_requests` in one round trip: what a pod does every second."""
 
     @abc.abstractmethod
-    def serve(self, who: Incarnation, queues: Sequence[str]) -> None:
-        """The pod serves these queues from now on. It is for others to read; what a pod claims is its own affair."""
+    def serve(self, who: Incarnation, queues: Sequence[str], capacity: int = 1) -> None:
+        """The pod serves these queues from now on, with that capacity. It is for others to read; what a pod claims is
+        its own affair."""
 
     @abc.abstractmethod
     def deregister(self, who: Incarnation) -> int:

@@ -107,7 +107,7 @@ def drain(
         sorted({*storage.counts(), *(h.queue or "default" for h in app.tasks.values())}) if queues is None else queues
     )
     wants = [Want(name, 1, LowWater()) for name in names]
-    who = storage.register("inline", names, socket.gethostname(), os.getpid())
+    who = storage.register("inline", names, socket.gethostname(), os.getpid(), capacity=0)
     try:
         _, claims = storage.exchange(who, [], wants)
         while claims:

@@ -58,6 +58,7 @@ from forge.storage.postgres.claims import Claims
 from forge.storage.postgres.connection import Connection, Database, Rows, bare, pipeline
 from forge.storage.postgres.listener import PostgresListener
 from forge.storage.postgres.rows import as_job, bare_claim, columns, encoded, fields, packed_ids, uuid_of
+from forge.storage.postgres.shares import PostgresShares
 from forge.storage.statements import check_schema_name, load_queries
 
 __all__ = ["PostgresStorage"]
@@ -84,6 +85,7 @@ class PostgresStorage(Storage):
         self._db = Database(url, schema, pool_size)
         self._ears = Database(listen_url or url, schema, 1) if listen else None
         self._claims = Claims(url, schema, self._queries, self.enqueue_plan)
+        self.shares = PostgresShares(self._db, self._queries, self._by_index)
         parts = conninfo_to_dict(self._db.conninfo)
         self.url = f"postgresql://{parts.get('host', 'localhost')}/{parts.get('dbname', '')}"
 
@@ -219,9 +221,10 @@ class PostgresStorage(Storage):
 
     # -- pods --------------------------------------------------------------------------------------------------
 
-    def register(self, name: str, queues: Sequence[str], host: str, pid: int) -> Incarnation:
-        number, started, beat = self._one("register_pod", name=name, host=host, pid=pid, queues=list(queues))
-        return Incarnation(Pod(number, name, host, pid, tuple(queues), started, beat))
+    def register(self, name: str, queues: Sequence[str], host: str, pid: int, capacity: int = 1) -> Incarnation:
+        params = {"name": name, "host": host, "pid": pid, "queues": list(queues), "capacity": capacity}
+        number, started, beat = self._one("register_pod", **params)
+        return Incarnation(Pod(number, name, host, pid, tuple(queues), started, beat, capacity))
 
     def beat(self, who: Incarnation) -> bool:
         return self._do("beat", pod=who.pod.id) == 1
@@ -230,8 +233,8 @@ class PostgresStorage(Storage):
         found = self._afresh("pulse", pod=who.pod.id)
         return found[0][0] is not None, [(id_, token) for _, id_, token in found if id_ is not None]
 
-    def serve(self, who: Incarnation, queues: Sequence[str]) -> None:
-        self._do("serve_queues", pod=who.pod.id, queues=list(queues))
+    def serve(self, who: Incarnation, queues: Sequence[str], capacity: int = 1) -> None:
+        self._do("serve_queues", pod=who.pod.id, queues=list(queues), capacity=capacity)
 
     def deregister(self, who: Incarnation) -> int:
         released = self.release(who.pod.id)
@@ -239,7 +242,7 @@ class PostgresStorage(Storage):
         return released
 
     def pods(self) -> list[Pod]:
-        return [Pod(row[0], row[1], row[2], row[3], tuple(row[4]), row[5], row[6]) for row in self._rows("pods")]
+        return [Pod(row[0], row[1], row[2], row[3], tuple(row[4]), *row[5:]) for row in self._rows("pods")]
 
     def release(self, pod: int, message: str | None = None, *, crashed: bool = False) -> int:
         return self._take_back(pod, Released(message, crashed))

@@ -55,6 +55,7 @@ from forge.storage.sqlite.database import PATIENCE, Database, Handle
 from forge.storage.sqlite.drivers import Borrowed, Connection, DriverName
 from forge.storage.sqlite.endings import Endings
 from forge.storage.sqlite.listener import SqliteListener
+from forge.storage.sqlite.shares import SqliteShares
 from forge.storage.statements import load_queries
 
 __all__ = ["SqliteStorage"]
@@ -79,6 +80,7 @@ class SqliteStorage(Storage):
         self._sql = load_queries("sqlite")
         self._writer = Handle(self._db)
         self._reader = Handle(self._db)
+        self.shares = SqliteShares(self._reader, self._writing, self._sql)
 
     def adopt_driver(self, kind: DriverName) -> None:
         """Use the library of a connection that the caller passes along, for there may be only one on a file.
@@ -220,12 +222,12 @@ class SqliteStorage(Storage):
 
     # -- pods --------------------------------------------------------------------------------------------------
 
-    def register(self, name: str, queues: Sequence[str], host: str, pid: int) -> Incarnation:
-        params = {"name": name, "host": host, "pid": pid, "queues": rows.as_list(queues) or "[]"}
+    def register(self, name: str, queues: Sequence[str], host: str, pid: int, capacity: int = 1) -> Incarnation:
+        params = {"name": name, "host": host, "pid": pid, "queues": rows.as_list(queues) or "[]", "capacity": capacity}
         with self._writing() as (conn, now):
             number = conn.rows(self._sql.register_pod.sql, {**params, "now": now})[0][0]
         at = rows.as_datetime(now)
-        return Incarnation(Pod(number, name, host, pid, tuple(queues), at, at))
+        return Incarnation(Pod(number, name, host, pid, tuple(queues), at, at, capacity))
 
     def beat(self, who: Incarnation) -> bool:
         with self._writing() as (conn, now):
@@ -235,9 +237,10 @@ class SqliteStorage(Storage):
         alive = self.beat(who)
         return alive, self.cancel_requests(who) if alive else []
 
-    def serve(self, who: Incarnation, queues: Sequence[str]) -> None:
+    def serve(self, who: Incarnation, queues: Sequence[str], capacity: int = 1) -> None:
+        params = {"pod": who.pod.id, "queues": rows.as_list(queues) or "[]", "capacity": capacity}
         with self._writing() as (conn, _):
-            conn.change(self._sql.serve_queues.sql, {"pod": who.pod.id, "queues": rows.as_list(queues) or "[]"})
+            conn.change(self._sql.serve_queues.sql, params)
 
     def deregister(self, who: Incarnation) -> int:
         with self._writing() as (conn, _):

@@ -300,7 +300,7 @@ update forge.job set run_at = case when :run_at::float8 is null then now() + mak
 update forge.queue set wake = :wake::boolean where name = :queue and wake <> :wake::boolean
 
 -- name: register_pod
-insert into forge.pod (name, host, pid, queues) values (:name, :host, :pid::int, :queues::text[])
+insert into forge.pod (name, host, pid, queues, capacity) values (:name, :host, :pid::int, :queues::text[], :capacity::int)
 returning id, started_at, beat_at
 
 -- name: beat
@@ -349,13 +349,13 @@ select extract(epoch from min(greatest(due.run_at, q.throttled_until)) - now()):
  where l.priority is not null and q.paused is not true
 
 -- name: serve_queues
-update forge.pod set queues = :queues::text[] where id = :pod::int
+update forge.pod set queues = :queues::text[], capacity = :capacity::int where id = :pod::int
 
 -- name: deregister_pod
 delete from forge.pod where id = :pod::int
 
 -- name: pods
-select id, name, host, pid, queues, started_at, beat_at from forge.pod order by id
+select id, name, host, pid, queues, started_at, beat_at, capacity from forge.pod order by id
 
 -- The claims of one pod, for release: its tokens are one range.
 -- name: claims_of_pod
@@ -548,3 +548,83 @@ select max(number) from forge.migration
 
 -- name: schema_exists
 select to_regclass('forge.migration') is not null
+
+-- Shares: how the workers of each queue are split over pods. See forge/storage/shares.py.
+
+-- The lease, if it still has this term. Locked, so that it cannot be taken over before what follows is committed.
+-- part: lease
+select term from forge.leader where term = :term::bigint for key share
+
+-- Each queue as one of its pods sees it. How many others declare it is counted only where that matters, which is while
+-- pods come and go.
+-- part: shares_seen
+select q.name, q.max_workers, q.paused, q.name = any(me.queues), s.workers, s.applied, s.running,
+       case when s.workers is null or not r.rivals
+            then (select count(*) from forge.pod o where o.id <> me.id and o.capacity > 0 and q.name = any(o.queues))
+            else 0 end, r.rivals
+  from forge.queue q
+  left join forge.share s on s.pod = me.id and s.queue = q.name
+ cross join lateral (
+    select exists (select from forge.share o where o.queue = q.name and o.pod <> me.id) as rivals) r
+ where q.name = any(:queues::text[])
+
+-- What an idle pod does every second: one row at least, unless the pod is gone.
+-- name: beat_and_look
+with me as (
+    update forge.pod set beat_at = now() where id = :pod::int returning id, queues
+)
+select seen.* from me left join lateral ({shares_seen}) seen on true
+
+-- name: look_at_shares
+select seen.* from forge.pod me cross join lateral ({shares_seen}) seen where me.id = :pod::int
+
+-- What a pod goes by from now on. If the leader has given another word since it looked, it goes by what it did before.
+-- name: report_shares
+insert into forge.share as s (pod, queue, workers, applied, running)
+select p.id, t.queue, t.workers, t.applied, t.running
+  from forge.pod p cross join unnest(:queues::text[], :workers::int[], :applied::int[], :running::int[])
+                              t(queue, workers, applied, running)
+ where p.id = :pod::int order by t.queue for key share of p
+on conflict (pod, queue) do update set running = excluded.running,
+    applied = case when s.workers is not distinct from excluded.workers then excluded.applied else s.applied end
+returning s.queue, s.applied
+
+-- All that the leader needs, of one moment.
+-- name: cluster
+select (select coalesce(json_agg(json_build_array(name, max_workers)), '[]') from forge.queue),
+       (select coalesce(json_agg(json_build_array(id, queues, capacity)), '[]') from forge.pod),
+       (select coalesce(json_agg(json_build_array(pod, queue, workers, applied, running)), '[]') from forge.share)
+
+-- The leader's word. A pod that is being removed is passed over: waiting for it could make two transactions wait for
+-- each other.
+-- name: assign_shares
+with lease as materialized ({lease}
+), told as (
+    select * from unnest(:pods::int[], :queues::text[], :workers::int[]) t(pod, queue, workers)
+     where exists (select from lease)
+), live as materialized (
+    select p.id from forge.pod p where p.id = any(:pods::int[]) for key share skip locked
+), gone as (
+    delete from forge.share s using told t where s.pod = t.pod and s.queue = t.queue and t.workers is null
+), given as (
+    insert into forge.share as s (pod, queue, workers, term)
+    select t.pod, t.queue, t.workers, :term::bigint
+      from told t join live on live.id = t.pod where t.workers is not null order by t.pod, t.queue
+    on conflict (pod, queue) do update set workers = excluded.workers, term = excluded.term
+)
+select exists (select from lease)
+
+-- Queues that no live pod serves, and whether jobs wait in them. Hops from queue to queue along the claim's index.
+-- name: undeclared_queues
+with recursive hop(queue) as (
+    (select queue from forge.job where status in ('pending', 'failed') order by queue limit 1)
+    union all
+    select (select j.queue from forge.job j where j.status in ('pending', 'failed') and j.queue > hop.queue
+             order by j.queue limit 1)
+      from hop where hop.queue is not null
+), waiting as materialized (
+    select queue from hop where queue is not null
+)
+select n.queue, exists (select from waiting w where w.queue = n.queue)
+  from (select queue from waiting union select name from forge.queue) n
+ where not exists (select from forge.pod p where n.queue = any(p.queues)) order by n.queue

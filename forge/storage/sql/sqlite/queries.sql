@@ -166,7 +166,8 @@ update job set run_at = :run_at where id = :id and status = 'pending'
 update queue set wake = :wake where name = :queue and wake <> :wake
 
 -- name: register_pod
-insert into pod (name, host, pid, queues, started_at, beat_at) values (:name, :host, :pid, :queues, :now, :now)
+insert into pod (name, host, pid, queues, started_at, beat_at, capacity)
+values (:name, :host, :pid, :queues, :now, :now, :capacity)
 returning id
 
 -- name: beat
@@ -185,13 +186,13 @@ select run_at from job indexed by job_claim
 select paused, throttled_until from queue where name = :queue
 
 -- name: serve_queues
-update pod set queues = :queues where id = :pod
+update pod set queues = :queues, capacity = :capacity where id = :pod
 
 -- name: deregister_pod
 delete from pod where id = :pod
 
 -- name: pods
-select id, name, host, pid, queues, started_at, beat_at from pod order by id
+select id, name, host, pid, queues, started_at, beat_at, capacity from pod order by id
 
 -- The claims of one pod, for release: its tokens are one range.
 -- name: claims_of_pod
@@ -325,3 +326,53 @@ select coalesce(max(number), 0) from migration
 
 -- name: record_migration
 insert into migration (number, title, applied_at) values (:number, :title, :now)
+
+-- Shares: how the workers of each queue are split over pods. See forge/storage/shares.py.
+
+-- The lease, if it still has this term; asked inside BEGIN IMMEDIATE.
+-- name: lease
+select term from leader where term = :term
+
+-- name: look_at_shares
+select q.name, q.max_workers, q.paused, exists (select 1 from json_each(me.queues) where value = q.name), s.workers,
+       s.applied, s.running,
+       (select count(*) from pod o where o.id <> me.id and o.capacity > 0
+           and exists (select 1 from json_each(o.queues) where value = q.name)),
+       exists (select 1 from share o where o.queue = q.name and o.pod <> me.id)
+  from pod me cross join queue q left join share s on s.pod = me.id and s.queue = q.name
+ where me.id = :pod and q.name in (select value from json_each(:queues))
+
+-- name: report_share
+insert into share (pod, queue, workers, applied, running)
+select id, :queue, :workers, :applied, :running from pod where id = :pod
+on conflict (pod, queue) do update set running = excluded.running,
+    applied = iif(workers is excluded.workers, excluded.applied, applied)
+returning queue, applied
+
+-- name: totals
+select name, max_workers from queue
+
+-- name: members
+select id, queues, capacity from pod
+
+-- name: shares
+select pod, queue, workers, applied, running from share
+
+-- name: assign_share
+insert into share (pod, queue, workers, term) select id, :queue, :workers, :term from pod where id = :pod
+on conflict (pod, queue) do update set workers = excluded.workers, term = excluded.term
+
+-- name: remove_share
+delete from share where pod = :pod and queue = :queue
+
+-- name: undeclared_queues
+with recursive hop(queue) as (
+    select (select queue from job indexed by job_claim where status in ('pending', 'failed') order by queue limit 1)
+    union all
+    select (select j.queue from job j indexed by job_claim where j.status in ('pending', 'failed') and j.queue > hop.queue
+             order by j.queue limit 1)
+      from hop where hop.queue is not null
+)
+select n.queue, exists (select 1 from hop h where h.queue = n.queue)
+  from (select queue from hop where queue is not null union select name from queue) n
+ where not exists (select 1 from pod p, json_each(p.queues) e where e.value = n.queue) order by n.queue

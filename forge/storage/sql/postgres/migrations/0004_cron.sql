@@ -1,0 +1,2 @@
+-- Stands in for schedules.
+select 1;

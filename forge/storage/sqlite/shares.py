@@ -1,0 +1,79 @@
+"""Shares on SQLite."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from forge.errors import LostLease
+from forge.storage.contract import Incarnation
+from forge.storage.shares import Change, Cluster, Member, Seen, Share, Shares, limits, news
+from forge.storage.sqlite.database import Handle
+from forge.storage.sqlite.drivers import Connection
+from forge.storage.statements import Queries
+
+__all__ = ["SqliteShares"]
+
+Writing = Callable[[], contextlib.AbstractContextManager[tuple[Connection, int]]]
+
+
+class SqliteShares(Shares):
+    """See `Shares`."""
+
+    def __init__(self, reader: Handle, writing: Writing, sql: Queries) -> None:
+        self._reader, self._writing, self._sql = reader, writing, sql
+
+    def beat(self, who: Incarnation, running: Mapping[str, int]) -> dict[str, int] | None:
+        with self._writing() as (conn, now):
+            if not conn.change(self._sql.beat.sql, {"pod": who.pod.id, "now": now}):
+                return None
+            return self._told(conn, who, self._seen(conn, who, running), running)
+
+    def look(self, who: Incarnation, running: Mapping[str, int]) -> dict[str, int]:
+        seen = self._reader.read(lambda conn: self._seen(conn, who, running))
+        if not news(seen, running):
+            return limits(seen, {})
+        with self._writing() as (conn, _):
+            return self._told(conn, who, self._seen(conn, who, running), running)
+
+    def _seen(self, conn: Connection, who: Incarnation, running: Mapping[str, int]) -> list[Seen]:
+        params = {"pod": who.pod.id, "queues": orjson.dumps(list(running)).decode()}
+        found = (Seen(*row) for row in conn.rows(self._sql.look_at_shares.sql, params))
+        return [
+            each._replace(paused=bool(each.paused), declared=bool(each.declared), rivals=bool(each.rivals))
+            for each in found
+        ]
+
+    def _told(
+        self, conn: Connection, who: Incarnation, seen: Sequence[Seen], running: Mapping[str, int]
+    ) -> dict[str, int]:
+        written: dict[str, int] = {}
+        for report in news(seen, running):
+            written |= dict(conn.rows(self._sql.report_share.sql, {"pod": who.pod.id, **report._asdict()}))
+        return limits(seen, written)
+
+    def cluster(self) -> Cluster:
+        def work(conn: Connection) -> Cluster:
+            return Cluster(
+                dict(conn.rows(self._sql.totals.sql)),
+                [Member(id, tuple(orjson.loads(queues)), n) for id, queues, n in conn.rows(self._sql.members.sql)],
+                [Share(*row) for row in conn.rows(self._sql.shares.sql)],
+            )
+
+        return self._reader.read(work)
+
+    def assign(self, term: int, changes: Sequence[Change]) -> None:
+        with self._writing() as (conn, _):
+            if not conn.rows(self._sql.lease.sql, {"term": term}):
+                raise LostLease(f"term {term} is over: another pod leads; nothing was written")
+            for change in changes:
+                query = self._sql.remove_share if change.workers is None else self._sql.assign_share
+                params: dict[str, Any] = {**change._asdict(), "term": term}
+                conn.rows(query.sql, {name: params[name] for name in query.names})
+
+    def undeclared(self) -> dict[str, bool]:
+        rows = self._reader.read(lambda conn: conn.rows(self._sql.undeclared_queues.sql))
+        return {queue: bool(waits) for queue, waits in rows}

@@ -45,7 +45,13 @@ QUEUE_KEYS = tuple(f.name for f in dataclasses.fields(QueueSettings) if f.compar
 class QueueConfig(Section):
     """`[queues.NAME]`: a queue that this project's pods serve."""
 
-    max_workers: int = setting(1, "workers over all pods together", low=0, high=10_000)
+    max_workers: int = setting(1, "workers over all pods together; see [shares](cluster.md#shares)", low=0, high=10_000)
+    min_workers: int | None = setting(
+        None, "workers that a pod keeps while there is little to do; else all of its share", low=1, high=10_000
+    )
+    idle_shrink: float = setting(
+        60.0, "how long workers above `min_workers` are kept that are not needed", low=0.05, high=DAY, unit="seconds"
+    )
     worker: Literal["process", "threads", "async"] = setting(
         "process", "what a worker is: a process with one job at a time, with threads, or with an asyncio loop"
     )
@@ -72,9 +78,11 @@ class QueueConfig(Section):
     )
 
     def faults(self) -> Iterator[tuple[tuple[str, ...], str]]:
-        """A process has one main thread."""
+        """A process has one main thread, and the least is not more than the most."""
         if self.worker == "process" and self.concurrency > 1:
             yield ("concurrency",), 'above 1 needs worker = "threads" or "async": a process runs one job at a time'
+        if self.min_workers is not None and self.min_workers > max(1, self.max_workers):
+            yield ("min_workers",), f"is more than max_workers ({self.max_workers})"
 
     def row(self) -> dict[str, Any]:
         """The settings of a queue that is new to the database, as `Storage.set_queue` takes them."""
@@ -215,6 +223,9 @@ class Config(Section):
     heartbeat: float = setting(1.0, "how often a pod says that it lives", low=0.05, high=3600, unit="seconds")
     stale_after: float = setting(
         60.0, "the silence after which a pod's jobs are given to others", low=0.2, high=DAY, unit="seconds"
+    )
+    capacity: int = setting(
+        1, "this pod's part of the workers of its queues, compared with that of the others", low=1, high=10_000
     )
     poll_interval: float = setting(
         1.0, "how often queues are looked at when no wake-up comes", low=0.01, high=3600, unit="seconds"

@@ -22,6 +22,9 @@ __all__ = ["Beater", "Courier", "Ears", "Post"]
 Post = Callable[..., None]  # kind of news, then its parts
 Then = Callable[[Any, str | None], None]  # what an errand answered, or the error it ended in
 
+SHARES_WITHIN = 1.5  # seconds in which shares are asked for, however rarely the pod beats,
+SHARES_APART = 0.1  # and between two questions, however often it is poked
+
 
 class Courier(threading.Thread):
     """Runs errands in order. `busy` while one is under way or waiting."""
@@ -66,8 +69,9 @@ class Courier(threading.Thread):
 
 
 class Beater(threading.Thread):
-    """Three errands on a connection of their own, so that they never wait behind other work: saying that the pod
-    lives, looking whether a job is due, and asking which jobs are to be cancelled (when poked)."""
+    """Errands on a connection of their own, so that they never wait behind other work: saying that the pod lives
+    (and being told its shares), looking whether a job is due, asking which jobs are to be cancelled (when poked), and
+    asking for shares alone (when poked, or when beats are rare)."""
 
     def __init__(
         self,
@@ -78,15 +82,20 @@ class Beater(threading.Thread):
         look_every: float,
         look: Callable[[], Any],
         cancels: Callable[[], Any],
+        shares: Callable[[], Any],
     ) -> None:
-        """Posts `beat`, `due` and `cancels`, each with what its errand answered; errands that answer None, nothing."""
+        """Posts `beat`, `due`, `cancels` and `shares`, each with what its errand answered; errands that answer None,
+        nothing."""
         super().__init__(name="beat", daemon=True)
         self._post = post
         self._every, self._beat = every, beat
         self._look_every, self._look = look_every, look
         self._cancels = cancels
+        self._shares = shares
         self._poked = threading.Event()
         self._ask_at = math.inf  # monotonic
+        self._share_at = math.inf  # the same
+        self._shared_at = 0.0  # the last time
         self._changed = False
         self._stopping = False
 
@@ -101,6 +110,11 @@ class Beater(threading.Thread):
         self._ask_at = min(self._ask_at, at)
         self._poked.set()
 
+    def poke_shares(self) -> None:
+        """Ask for shares soon. From any thread."""
+        self._share_at = min(self._share_at, self._shared_at + SHARES_APART)
+        self._poked.set()
+
     def stop(self) -> None:
         """Soon."""
         self._stopping = True
@@ -109,7 +123,8 @@ class Beater(threading.Thread):
     def run(self) -> None:
         beat_at = look_at = time.monotonic()
         while True:
-            self._poked.wait(max(0.0, min(beat_at, look_at, self._ask_at) - time.monotonic()))
+            at = min(beat_at, look_at, self._ask_at, self._share_at)
+            self._poked.wait(max(0.0, at - time.monotonic()))
             self._poked.clear()
             if self._stopping:
                 return
@@ -119,13 +134,20 @@ class Beater(threading.Thread):
                 beat_at = look_at = now
             if now >= beat_at:
                 beat_at = now + self._every
+                self._put_off_shares(now)  # it brings them
                 self._do("beat", self._beat)
+            if now >= self._share_at:
+                self._put_off_shares(now)
+                self._do("shares", self._shares)
             if now >= self._ask_at:
                 self._ask_at = math.inf  # first: who pokes meanwhile is answered by this question or by the next
                 self._do("cancels", self._cancels)
             if now >= look_at:
                 look_at = now + self._look_every * random.uniform(0.8, 1.2)  # pods must not look in step
                 self._do("due", self._look)
+
+    def _put_off_shares(self, now: float) -> None:
+        self._shared_at, self._share_at = now, now + SHARES_WITHIN
 
     def _do(self, news: str, errand: Callable[[], Any]) -> None:
         try:

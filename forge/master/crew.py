@@ -140,8 +140,9 @@ class Crew:
     def scale(self, by: int) -> None:
         """One worker more or less in every lane that has any, and never less than one."""
         for lane in self._lanes.values():
-            if lane.size and not lane.closing:
-                lane.resize(max(1, lane.size + by))
+            if lane.limit:
+                lane.offset = max(lane.offset + by, 1 - lane.limit)
+                lane.settle()
         log(", ".join(f"{lane.queue}: {counted(lane.size, 'worker')}" for lane in self._lanes.values()))
 
     def tell_stacks(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections import deque
@@ -10,6 +11,7 @@ from collections.abc import Iterable, MutableMapping, Sequence
 from forge.config import Config, QueueConfig
 from forge.job import Claim
 from forge.master.pace import AHEAD, Pace
+from forge.master.scaling import Scaler
 from forge.master.slots import Slot
 from forge.storage.contract import LowWater
 
@@ -53,7 +55,10 @@ class Lane:
         self._careful_until = 0.0
         self._pace = Pace()
         self._large = 0  # bytes of the larger payloads that came of late
-        self.resize(settings.max_workers)
+        self.limit = settings.max_workers  # workers that the cluster lets this pod have
+        self.offset = 0  # more or fewer than that, by an operator's word to this pod
+        self._scaler = Scaler(settings.min_workers or 0)
+        self.settle()
 
     # -- its workers -------------------------------------------------------------------------------------------
 
@@ -61,6 +66,39 @@ class Lane:
     def size(self) -> int:
         """Workers it is meant to have."""
         return sum(not slot.retired for slot in self.slots)
+
+    @property
+    def most(self) -> int:
+        """Workers it may have; an operator takes no queue's last one away."""
+        return max(1, self.limit + self.offset) if self.limit else 0
+
+    def settle(self) -> None:
+        """Have as many workers as it may, or as are worth having."""
+        self.resize(self.most if self.settings.min_workers is None else min(self._scaler.size, self.most))
+
+    def scale(self, now: float) -> bool:
+        """Look how busy its workers are; whether it should be asked if jobs wait that nobody is free for."""
+        least = self.settings.min_workers
+        if least is None or self.closing:
+            return False
+        slots = [slot for slot in self.slots if not slot.retired]
+        busy = sum(bool(s.in_hand) if s.capacity == 1 else len(s.in_hand) / s.capacity for s in slots)
+        full = all(slot.ready and len(slot.in_hand) >= slot.capacity for slot in slots)
+        asks = self._scaler.look(now, least, self.most, self.settings.idle_shrink, math.ceil(busy), full)
+        if self._scaler.size != len(slots):
+            self.settle()
+        return asks
+
+    def work_waits(self, now: float) -> None:
+        """Jobs wait that nobody is free for."""
+        self._scaler.told(now, self.most)
+        self.settle()
+
+    def held(self, in_programs: int) -> int:
+        """Workers it has, or places that jobs in programs take, but for those that an operator has added."""
+        processes = sum(slot.channel is not None for slot in self.slots)
+        jobs = -(-(self.working + in_programs) // self._at_once)
+        return max(0, max(processes, jobs) - max(0, self.offset))
 
     def resize(self, workers: int) -> None:
         """More slots, or fewer: the highest go first, and let their jobs finish."""
@@ -81,7 +119,11 @@ class Lane:
     @property
     def places(self) -> int:
         """Jobs that may run at the same time, in workers and in programs."""
-        return self.size * (1 if self.settings.worker == "process" else self.settings.concurrency)
+        return self.most * self._at_once
+
+    @property
+    def _at_once(self) -> int:
+        return 1 if self.settings.worker == "process" else self.settings.concurrency
 
     @property
     def working(self) -> int:
@@ -224,19 +266,22 @@ class Lane:
         return any(slot.capacity == 1 and len(slot.in_hand) > 1 and not slot.recalled for slot in self.slots)
 
 
-def arrange(lanes: MutableMapping[str, Lane], config: Config) -> list[Lane]:
-    """Lanes as the settings have them: new queues appear. Answers those of queues not named any more, which drain."""
+def arrange(lanes: MutableMapping[str, Lane], config: Config, *, serving: bool = False) -> list[Lane]:
+    """Lanes as the settings have them: new queues appear. Answers those of queues not named any more, which drain.
+
+    `serving`: the pod does already, so that a new lane waits for its share before it has workers."""
     queues = config.declared_queues()
     look_every = max(CLAIM_ANYWAY, config.poll_interval, 2.0 * len(queues))
     for name, settings in queues.items():
         if name not in lanes:
             lanes[name] = Lane(name, settings, look_every)
-            continue
+            if serving:
+                lanes[name].limit = 0
         lane = lanes[name]
-        lane.settings, lane.look_every, lane.closing = settings, look_every, False
-        lane.resize(settings.max_workers)
+        lane.settings, lane.look_every, lane.closing, lane.offset = settings, look_every, False, 0
+        lane.settle()
     left = [lane for name, lane in lanes.items() if name not in queues]
     for lane in left:
-        lane.closing = True
-        lane.resize(0)
+        lane.closing, lane.limit = True, 0
+        lane.settle()
     return left

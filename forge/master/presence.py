@@ -34,14 +34,18 @@ class Beat(NamedTuple):
     began: float  # monotonic
     who: Incarnation  # another one than before: the pod had been reaped
     cancels: list[tuple[UUID, int]]  # (job, token)
+    shares: dict[str, int]  # workers that the pod may have, by queue
 
 
-def prepare(storage: Storage, queues: Mapping[str, QueueConfig]) -> None:
-    """A queue new to the database starts with the settings declared; what operators have set since stays."""
+def prepare(storage: Storage, queues: Mapping[str, QueueConfig], changed: Mapping[str, int] | None = None) -> None:
+    """A queue new to the database starts with the settings declared; what operators have set since stays. `changed`
+    has the `max_workers` that they have set by changing the settings."""
     known = storage.queues()
     for name, queue in queues.items():
         if name not in known:
             storage.set_queue(name, **{key: value for key, value in queue.row().items() if key in SETTINGS})
+        elif changed and name in changed:
+            storage.set_queue(name, max_workers=changed[name])
         storage.set_wake(name, True)
 
 
@@ -55,6 +59,7 @@ class Presence:
         self.trusted_until = 0.0  # monotonic
         self.holding = False  # jobs are in hand, so somebody may want them cancelled
         self.idle: Sequence[str] = ()  # queues that could take jobs
+        self.running: Mapping[str, int] = {}  # workers by queue; replaced as a whole
         self._queues: list[str] = []
         self._beating_for: Incarnation
         self._ask_at = 0.0  # monotonic: of the last question that a wake-up led to, or of the one to come
@@ -63,13 +68,15 @@ class Presence:
         self._told = False
         self._sometimes = Sometimes(10.0)
 
-    def start(self, queues: Sequence[str]) -> None:
-        """Register, and start to beat and listen."""
+    def start(self, queues: Sequence[str]) -> dict[str, int]:
+        """Register, and start to beat and listen. Answers how many workers the pod may have, by queue."""
         self._queues = list(queues)
         self._bury_predecessors()
         began = time.monotonic()
         self.who = self._beating_for = self._register(self._storage)
         self.trusted_until = began + self._config.stale_after
+        self.running = dict.fromkeys(queues, 0)
+        shares = self._storage.shares.look(self.who, self.running)
         self._beater = Beater(
             self._post,
             every=self._config.heartbeat,
@@ -77,18 +84,20 @@ class Presence:
             look_every=self._config.poll_interval,
             look=self._look,
             cancels=self._cancels,
+            shares=self._shares,
         )
         self._ears = Ears(self._storage.listen(), self._post)
         self._beater.start()
         self._ears.start()
+        return shares
 
     def change(self, config: Config, clerk: Courier) -> None:
         """Other settings, and other queues perhaps."""
         self._config = config
         self._beater.change(config.heartbeat, config.poll_interval)
         self._queues = list(config.declared_queues())
-        who, queues = self.who, list(self._queues)
-        clerk.send(lambda: self._storage.serve(who, queues), _nothing)
+        who, queues, capacity = self.who, list(self._queues), config.capacity
+        clerk.send(lambda: self._storage.serve(who, queues, capacity), _nothing)
 
     def stop(self) -> None:
         """Heartbeats stop last."""
@@ -97,7 +106,8 @@ class Presence:
         self._beater.join(1.0)
 
     def _register(self, storage: Storage) -> Incarnation:
-        return storage.register(own_name(), self._queues, socket.gethostname(), os.getpid())
+        host, pid = socket.gethostname(), os.getpid()
+        return storage.register(own_name(), self._queues, host, pid, self._config.capacity)
 
     def _bury_predecessors(self) -> None:
         """Masters of this host that died without a word: their jobs need not wait for the reaper."""
@@ -110,10 +120,19 @@ class Presence:
 
     def _beat(self) -> Beat:
         began, who = time.monotonic(), self._beating_for
-        alive, cancels = self._heart.pulse(who) if self.holding else (self._heart.beat(who), [])
-        if not alive:
+        cancels: list[tuple[UUID, int]] = []
+        if self.holding:
+            alive, cancels = self._heart.pulse(who)
+            shares = self._shares() if alive else None
+        else:
+            shares = self._heart.shares.beat(who, self.running)
+        if shares is None:
             self._beating_for = self._register(self._heart)
-        return Beat(began, self._beating_for, cancels)
+            shares = self._shares()
+        return Beat(began, self._beating_for, cancels, shares)
+
+    def _shares(self) -> dict[str, int]:
+        return self._heart.shares.look(self._beating_for, self.running)
 
     def _cancels(self) -> list[tuple[UUID, int]] | None:
         return self._heart.cancel_requests(self._beating_for) if self.holding else None
@@ -139,6 +158,10 @@ class Presence:
         elif "*" in words and self.holding and self._ask_at <= now:  # else the question to come will do
             self._ask_at = max(now, self._ask_at + ASK_EVERY)
             self._beater.poke(self._ask_at)
+
+    def ask_for_shares(self) -> None:
+        """They may have changed."""
+        self._beater.poke_shares()
 
     def reap(self, clerk: Courier, now: float) -> None:
         """Look for pods that are gone, if it is time."""

@@ -30,11 +30,12 @@ from forge.master.hearing import Hearing
 from forge.master.lanes import Lane, arrange
 from forge.master.notify import Notifier
 from forge.master.nursery import Nursery
-from forge.master.presence import Beat, Presence, prepare
+from forge.master.presence import Beat, Presence
 from forge.master.programs import Programs
 from forge.master.questions import Desk
 from forge.master.rolling import Nurseries
-from forge.master.telling import Sometimes, counted, log
+from forge.master.sharing import Sharing
+from forge.master.telling import Sometimes, change_logs, counted, log
 from forge.master.wakes import Wakes
 from forge.master.writing import Writer
 from forge.storage import Storage
@@ -81,6 +82,7 @@ class Master:
         self._budgets = Budgets(config.limits)
         self._desk = Desk(storage, self._clerk, self._budgets)
         self._wakes = Wakes(storage, self._clerk)
+        self._sharing = Sharing(storage, self.lanes, self.presence, self._clerk, self._hurry)
         self.crew = Crew(self.lanes, self._selector, self._writer.end)
         self.nurseries = Nurseries(nursery, config, self._selector, self._heard, self._settled)
         self.crew.nurseries = self.nurseries
@@ -101,7 +103,7 @@ class Master:
         self._selector.register(self._bell, selectors.EVENT_READ, self._on_bell)
         for number in SIGNALS:
             signal.signal(number, lambda n, _: self._post("signal", n))
-        self.presence.start(list(self.lanes))
+        self._sharing.apply(self.presence.start(list(self.lanes)))
         for courier in (self._claimer, self._clerk, self._writer):
             courier.start()
         self._until(lambda: all(slot.ready for slot in self.crew.slots()) or self._stop_by is not None)
@@ -171,6 +173,8 @@ class Master:
 
     def _tick(self, now: float) -> None:
         """What time brings."""
+        if self._stop_by is None:
+            self._sharing.tick(now, self.programs.places.running)
         self.crew.tick(now)
         self.nurseries.tick(now)
         self._desk.tick(now)
@@ -212,6 +216,11 @@ class Master:
         for name, lane in self.lanes.items():
             if name in words or "*" in words:
                 lane.wake()
+                self._sharing.woken(lane)
+
+    def _news_shares(self, shares: dict[str, int]) -> None:
+        if self._stop_by is None:
+            self._sharing.told(shares)
 
     def _news_due(self, seconds: float) -> None:
         now = time.monotonic()
@@ -232,6 +241,7 @@ class Master:
         elif self._stop_by is None:
             self._notifier.status(self._summary())
         self._news_cancels(beat.cancels)
+        self._news_shares(beat.shares)
 
     def _news_cancels(self, cancels: Sequence[tuple[Any, int]]) -> None:
         """The job's row says what becomes of it: any outcome but done is `cancelled`."""
@@ -262,9 +272,9 @@ class Master:
 
     # -- settings ----------------------------------------------------------------------------------------------
 
-    def _make_lanes(self) -> None:
+    def _make_lanes(self, *, serving: bool = False) -> None:
         self._claimer.unknown_kind_ttl, self.crew.ready_within = self.config.unknown_kind_ttl, self.config.ready_within
-        for lane in arrange(self.lanes, self.config):
+        for lane in arrange(self.lanes, self.config, serving=serving):
             self._give_back(lane)
             self.programs.give_back(lane.queue)
 
@@ -287,22 +297,15 @@ class Master:
         """A new zygote has taken over, or could not."""
         self._tick_at = 0.0
         if config is not None:
-            self.config = config
-            self._change_logs()
+            old, self.config = self.config, config
+            change_logs(config)
             self.presence.change(config, self._clerk)
             self._budgets.change(config.limits)
-            self._make_lanes()
+            self._make_lanes(serving=True)
             self.programs.configure(config, self.nurseries.current)
-            queues = config.declared_queues()
-            self._clerk.send(lambda: prepare(self.storage, queues), _prepared)
+            self._sharing.reload(old, config)
             self.crew.roll()
         self._notifier.ready(self._summary())
-
-    def _change_logs(self) -> None:
-        try:
-            logs.setup(self.config.logging, "master")
-        except ForgeError as e:
-            log(f"{e}; the log stays as it was", level=logging.ERROR)
 
     def _summary(self) -> str:
         """`4 workers, 2 jobs running`, for systemctl status."""
@@ -389,11 +392,9 @@ class Master:
         with contextlib.suppress(BlockingIOError):  # it is ringing already
             self._ringer.send(b"!")
 
+    def _hurry(self) -> None:
+        self._tick_at = 0.0
+
     def _on_bell(self) -> None:
         with contextlib.suppress(BlockingIOError):
             self._bell.recv(4096)
-
-
-def _prepared(_: None, error: str | None) -> None:
-    if error is not None:
-        log(f"the queues' settings were not stored: {error}", level=logging.WARNING)

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import logging
 
-__all__ = ["Sometimes", "counted", "log"]
+from forge import logs
+from forge.config import Config
+from forge.errors import ForgeError
+
+__all__ = ["Sometimes", "change_logs", "counted", "log"]
 
 _LOGGER = logging.getLogger("forge.master")
 
@@ -17,6 +21,14 @@ def log(text: str, who: str = "master", level: int = logging.INFO) -> None:
 def counted(n: int, noun: str) -> str:
     """`1 job`, `2 jobs`"""
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def change_logs(config: Config) -> None:
+    """Write them as these settings say, if that can be done."""
+    try:
+        logs.setup(config.logging, "master")
+    except ForgeError as e:
+        log(f"{e}; the log stays as it was", level=logging.ERROR)
 
 
 class Sometimes:

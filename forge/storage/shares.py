@@ -82,7 +82,7 @@ class Shares(abc.ABC):
 
     @abc.abstractmethod
     def look(self, who: Incarnation, running: Mapping[str, int]) -> dict[str, int]:
-        """Say how many workers this pod has of each of its queues, and be told how many it may have.
+        """Say how many workers this pod has of each queue (none of those not named); be told how many it may have.
 
         A queue without settings is not in the answer. With no word from the leader yet it is the total over the pods
         that declare the queue, rounded up; alone, a pod may have all; of a paused queue, none."""

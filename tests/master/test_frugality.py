@@ -12,7 +12,7 @@ from .conftest import Project, eventually
 
 pytestmark = pytest.mark.impl_free
 
-BEAT = "update forge.pod set beat_at"
+BEAT = "with me as ("  # how the statement of an idle pod's beat begins
 
 
 def test_a_pod_holds_five_connections_with_sixty_four_workers(project_on_postgres: Project) -> None:
@@ -57,7 +57,8 @@ def test_an_idle_pod_asks_little_of_its_database(project_on_postgres: Project, p
 
     eventually(lambda: sum(BEAT in line for line in asked()) >= 12)
     statements = asked()
-    assert len(statements) <= 3 * sum(BEAT in line for line in statements)  # one beat a second
+    # The beat, the look for due jobs, and the leader's looks at the cluster; the rest is rare.
+    assert len(statements) <= 4 * sum(BEAT in line for line in statements)  # one beat a second
 
 
 def test_producers_need_not_notify_a_pod_that_has_its_hands_full(project_on_postgres: Project) -> None:

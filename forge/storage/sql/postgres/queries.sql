@@ -566,7 +566,7 @@ select q.name, q.max_workers, q.paused, q.name = any(me.queues), s.workers, s.ap
   left join forge.share s on s.pod = me.id and s.queue = q.name
  cross join lateral (
     select exists (select from forge.share o where o.queue = q.name and o.pod <> me.id) as rivals) r
- where q.name = any(:queues::text[])
+ where q.name = any(:queues::text[]) or s.pod is not null
 
 -- What an idle pod does every second: one row at least, unless the pod is gone.
 -- name: beat_and_look

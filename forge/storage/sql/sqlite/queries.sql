@@ -340,7 +340,7 @@ select q.name, q.max_workers, q.paused, exists (select 1 from json_each(me.queue
            and exists (select 1 from json_each(o.queues) where value = q.name)),
        exists (select 1 from share o where o.queue = q.name and o.pod <> me.id)
   from pod me cross join queue q left join share s on s.pod = me.id and s.queue = q.name
- where me.id = :pod and q.name in (select value from json_each(:queues))
+ where me.id = :pod and (s.pod is not null or q.name in (select value from json_each(:queues)))
 
 -- name: report_share
 insert into share (pod, queue, workers, applied, running)

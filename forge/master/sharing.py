@@ -1,0 +1,87 @@
+"""This pod's part of the cluster's workers: what it may have is told with its beats, and its lanes follow."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+
+from forge.cluster.rebalance import Rebalance
+from forge.config import Config
+from forge.master.couriers import Courier
+from forge.master.lanes import Lane
+from forge.master.leading import Leading
+from forge.master.presence import Presence, prepare
+from forge.master.telling import log
+from forge.storage import Storage
+
+__all__ = ["Sharing"]
+
+
+class Sharing:
+    """On the loop."""
+
+    def __init__(
+        self, storage: Storage, lanes: Mapping[str, Lane], presence: Presence, clerk: Courier, hurry: Callable[[], None]
+    ) -> None:
+        """`hurry` has slots looked at soon: there are more of them, or fewer."""
+        self._storage, self._lanes, self._presence, self._clerk = storage, lanes, presence, clerk
+        self._hurry = hurry
+        self._leading = Leading(storage, Rebalance(storage.shares), clerk, presence.ask_for_shares)
+
+    def apply(self, shares: Mapping[str, int]) -> bool:
+        """How many workers this pod may have of each queue. Whether that is news."""
+        changed = False
+        for name, workers in shares.items():
+            lane = self._lanes.get(name)
+            if lane is not None and not lane.closing and lane.limit != workers:
+                changed, lane.limit = True, workers
+                lane.settle()
+        if changed:
+            self._hurry()
+        return changed
+
+    def told(self, shares: Mapping[str, int]) -> None:
+        """The same while the pod serves."""
+        if self.apply(shares):
+            log("share: " + ", ".join(f"{lane.limit} of {name}" for name, lane in sorted(self._lanes.items())))
+
+    def woken(self, lane: Lane) -> None:
+        """A lane without workers may be of a queue that was paused, and has been resumed."""
+        if not lane.limit:
+            self._presence.ask_for_shares()
+
+    def tick(self, now: float, in_programs: Mapping[str, int]) -> None:
+        """Say what there is; have more workers where work waits, and fewer where it does not."""
+        self._leading.tick(self._presence.who.pod.id, now)
+        self._presence.running = {name: lane.held(in_programs[name]) for name, lane in self._lanes.items()}
+        for lane in self._lanes.values():
+            if lane.scale(now):
+                self._ask_whether_work_waits(lane)
+
+    def _ask_whether_work_waits(self, lane: Lane) -> None:
+        def answer(seconds: float | None, _: str | None) -> None:
+            if seconds is not None and seconds <= 0:
+                lane.work_waits(time.monotonic())
+                self._hurry()
+
+        if lane.waiting:
+            answer(0.0, None)
+        elif not self._clerk.busy:
+            self._clerk.send(lambda: self._storage.next_due([lane.queue]), answer)
+
+    def reload(self, old: Config, new: Config) -> None:
+        """Other settings: new queues are stored, and then there is a share of them. A `max_workers` that was changed
+        there is an operator's word as good as `forge queue set`."""
+        queues, before = new.declared_queues(), old.queues
+        changed = {
+            name: queue.max_workers
+            for name, queue in queues.items()
+            if name in before and before[name].max_workers != queue.max_workers
+        }
+        self._clerk.send(lambda: prepare(self._storage, queues, changed), self._prepared)
+
+    def _prepared(self, _: None, error: str | None) -> None:
+        if error is not None:
+            log(f"the queues' settings were not stored: {error}", level=logging.WARNING)
+        self._presence.ask_for_shares()

@@ -24,8 +24,10 @@ def queues(cli: Cli) -> int:
     storage = cli.storage()
     settings, live, ended = storage.queues(), storage.counts(), storage.ended_counts()
     names = sorted({*settings, *live, *ended})
+    unserved = storage.shares.undeclared()
     if cli.json:
-        cli.document([_as_json(n, settings.get(n), live.get(n, Counts()), ended.get(n, {})) for n in names])
+        found = [_as_json(n, settings.get(n), live.get(n, Counts()), ended.get(n, {})) for n in names]
+        cli.document([each | {"served": each["name"] not in unserved} for each in found])
         return ExitCode.OK
     if not names:
         cli.print("no queues; they appear with the first job or `forge queue set NAME …`")
@@ -45,7 +47,8 @@ def queues(cli: Cli) -> int:
         "state",
     )
     rows = [_row(settings.get(n) or QueueSettings(n), live.get(n, Counts()), ended.get(n, {}), now) for n in names]
-    cli.print(table(head, rows))
+    said = [(*row[:-1], f"{row[-1]}, nobody serves it" if row[0] in unserved else row[-1]) for row in rows]
+    cli.print(table(head, said))
     return ExitCode.OK
 
 

@@ -74,7 +74,8 @@ class Lane:
 
     def settle(self) -> None:
         """Have as many workers as it may, or as are worth having."""
-        self.resize(self.most if self.settings.min_workers is None else min(self._scaler.size, self.most))
+        least = self.settings.min_workers
+        self.resize(self.most if least is None else min(max(self._scaler.size, least), self.most))
 
     def scale(self, now: float) -> bool:
         """Look how busy its workers are; whether it should be asked if jobs wait that nobody is free for."""

@@ -50,7 +50,18 @@ def test_the_table_counts_live_and_ended_jobs(forge: Shell, url: str) -> None:
     ]
     assert head.split() == columns
     assert a.split()[:9] == ["a", "1", "1", "1", "0", "0", "1", "0", "0"]
-    assert b.split() == ["b", "1", "0", "0", "0", "0", "0", "0", "1", "-", "paused"]
+    assert b.split() == ["b", "1", "0", "0", "0", "0", "0", "0", "1", "-", "paused,", "nobody", "serves", "it"]
+
+
+def test_a_queue_that_no_pod_serves_is_told_of(forge: Shell, url: str) -> None:
+    with Forge(url) as app:
+        app.enqueue("k", {}, queue="a")
+        app.storage.set_queue("b")
+        app.storage.register("ada", ["b"], "north", 4711)
+    _, a, b = forge.ok("queues", "--database", url).splitlines()
+    assert a.endswith("open, nobody serves it")
+    assert b.endswith("open")
+    assert [queue["served"] for queue in forge("queues", "-o", "json", "--database", url).json] == [False, True]
 
 
 def test_a_queue_that_cools_down_says_until_when(forge: Shell, url: str) -> None:

@@ -1,0 +1,143 @@
+"""How many workers are worth having, over simulated time."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+
+import pytest
+
+from forge.config import QueueConfig
+from forge.master.lanes import Lane
+from forge.master.scaling import Scaler
+
+pytestmark = pytest.mark.impl_free
+
+TICK = 0.2
+
+
+class Pretend:
+    """A lane with so many jobs at each moment, looked at as often as a master does."""
+
+    def __init__(self, least: int = 1, most: int = 16, shrink_after: float = 60.0) -> None:
+        self.scaler, self.least, self.most, self.shrink_after = Scaler(least), least, most, shrink_after
+        self.now = 1000.0
+        self.sizes: list[int] = [least]
+
+    def run(self, seconds: float, jobs: Callable[[float], int]) -> int:
+        """`jobs` tells how many there are to do at that time; the answer is the size in the end."""
+        for _ in range(round(seconds / TICK)):
+            self.now += TICK
+            wanted, size = jobs(self.now), self.scaler.size
+            busy = min(wanted, size)
+            asks = self.scaler.look(self.now, self.least, self.most, self.shrink_after, busy, busy == size > 0)
+            if asks and wanted > size:
+                self.scaler.told(self.now, self.most)
+            if self.scaler.size != self.sizes[-1]:
+                self.sizes.append(self.scaler.size)
+        return self.scaler.size
+
+
+def test_work_that_waits_brings_all_workers_within_seconds() -> None:
+    lane = Pretend()
+    assert lane.run(3.0, lambda _: 100) == 16
+    assert lane.sizes == [1, 2, 4, 8, 16]
+
+
+def test_workers_that_nobody_needs_go_at_leisure() -> None:
+    lane = Pretend(shrink_after=10)
+    lane.run(3.0, lambda _: 100)
+    assert lane.run(9.0, lambda _: 0) == 16, "not before they have been idle for so long"
+    assert lane.run(60.0, lambda _: 0) == 1
+    assert lane.sizes == [1, 2, 4, 8, 16, 8, 4, 2, 1]
+
+
+def test_a_job_for_each_worker_is_no_reason_for_more() -> None:
+    lane = Pretend(least=4)
+    assert lane.run(100.0, lambda _: 4) == 4
+    assert lane.sizes == [4]
+
+
+def test_a_steady_load_is_followed_once() -> None:
+    lane = Pretend(shrink_after=10)
+    assert lane.run(600.0, lambda _: 5) == 5
+    assert lane.sizes == [1, 2, 4, 8, 5]
+
+
+@pytest.mark.parametrize("period", [1.0, 7.0, 25.0])
+def test_a_load_that_goes_up_and_down_within_the_time_does_not_flap(period: float) -> None:
+    lane = Pretend(shrink_after=30)
+    lane.run(60.0, lambda now: round(6 + 6 * math.sin(now * 2 * math.pi / period)))
+    settled = len(lane.sizes)
+    lane.run(600.0, lambda now: round(6 + 6 * math.sin(now * 2 * math.pi / period)))
+    assert len(lane.sizes) - settled <= 1
+    assert 6 <= lane.scaler.size <= 16
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_whatever_happens_it_stays_within_bounds_and_ends_where_it_should(seed: int) -> None:
+    rng, lane = random.Random(seed), Pretend(shrink_after=2)
+    for _ in range(50):
+        lane.least = rng.randint(1, 4)
+        lane.most = rng.randint(lane.least, 20)
+        jobs = rng.choice([0, 1, 3, 10, 50])
+        size = lane.run(rng.uniform(1, 10), lambda _, jobs=jobs: jobs)  # type: ignore[misc]
+        assert lane.least <= size <= lane.most
+    lane.most = 20
+    assert lane.run(60.0, lambda _: 100) == 20
+    assert lane.run(60.0, lambda _: 0) == lane.least
+
+
+def test_a_share_below_the_least_is_all_there_is() -> None:
+    lane = Pretend(least=4, most=4)
+    lane.most = 2
+    assert lane.run(1.0, lambda _: 100) == 2
+    lane.most = 0
+    assert lane.run(1.0, lambda _: 100) == 0
+    lane.most = 8
+    assert lane.run(3.0, lambda _: 100) == 8
+
+
+# -- a lane ------------------------------------------------------------------------------------------------------------
+
+
+def made(**settings: int) -> Lane:
+    return Lane("q", QueueConfig(max_workers=8, **settings), 10.0)  # type: ignore[arg-type]
+
+
+def test_without_min_workers_a_lane_has_its_share() -> None:
+    lane = made()
+    assert lane.size == 8
+    lane.limit = 3
+    lane.settle()
+    assert (lane.size, lane.places, lane.scale(0.0)) == (3, 3, False)
+
+
+def test_with_min_workers_places_are_still_the_share_for_programs_need_no_worker() -> None:
+    lane = made(min_workers=2)
+    assert (lane.size, lane.places) == (2, 8)
+
+
+def test_an_operators_worker_more_or_less_is_beside_the_share() -> None:
+    lane = made()
+    lane.offset = 1
+    lane.settle()
+    assert lane.size == 9
+    lane.limit = 4
+    lane.settle()
+    assert lane.size == 5
+    lane.limit, lane.offset = 2, -7
+    lane.settle()
+    assert lane.size == 1, "never less than one"
+    lane.limit = 0
+    lane.settle()
+    assert lane.size == 0, "but for a queue that is paused, or all of whose workers are elsewhere"
+
+
+def test_what_is_held_is_processes_or_places_of_programs() -> None:
+    lane = made()
+    assert lane.held(0) == 0, "none has a process yet"
+    assert lane.held(3) == 3
+    lane.offset = 2
+    assert lane.held(3) == 1, "the operator's own are not the cluster's"

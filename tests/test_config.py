@@ -157,7 +157,9 @@ def test_a_wrong_key_or_value_is_one_line_with_its_place(folder: Path, text: str
 
 def test_a_key_unlike_any_other_lists_what_there_is(folder: Path) -> None:
     write(folder, "zzz = 1\n")
-    with pytest.raises(ConfigError, match=r"unknown key zzz; there are cancel_grace, commands, cron, database"):
+    with pytest.raises(
+        ConfigError, match=r"unknown key zzz; there are cancel_grace, capacity, commands, cron, database"
+    ):
         config.load()
 
 

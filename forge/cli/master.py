@@ -14,7 +14,7 @@ from forge.cli import report
 from forge.cli.common import Cli, Parser, counted, sqlite_file
 from forge.cli.project import native
 from forge.cli.reloading import Watcher, prepare_to_reload
-from forge.cli.starting import check_programs, programs, take_pid_file
+from forge.cli.starting import check_programs, overruled, programs, take_pid_file
 from forge.config import Config
 from forge.errors import ExitCode
 from forge.master.notify import Notifier
@@ -82,6 +82,8 @@ def _serve(cli: Cli, nursery: Nursery, notifier: Notifier, hidden: Mapping[str, 
     cli.storage().close()
     work, heart = (cli.closing(_open(config)) for _ in range(2))
     prepare(work, config.declared_queues())
+    for line in overruled(config, work.queues()):
+        log(line)
     path = Path(cli.args.config) if cli.args.config else config.path
     return Master(
         work,

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from forge.cli.common import Cli
 from forge.config import Config
 from forge.config.model import CommandConfig, PoolConfig
 from forge.errors import ConfigError
+from forge.job import QueueSettings
 from forge.master.pidfile import PidFile
 
-__all__ = ["check_programs", "programs", "take_pid_file"]
+__all__ = ["check_programs", "overruled", "programs", "take_pid_file"]
 
 
 def take_pid_file(cli: Cli) -> None:
@@ -55,3 +56,14 @@ def _short(text: str) -> str:
 def _programs(config: Config) -> Iterator[tuple[str, PoolConfig | CommandConfig]]:
     yield from ((f"pools.{name}", pool) for name, pool in config.pools.items())
     yield from ((f"commands.{name}", command) for name, command in config.commands.named.items())
+
+
+def overruled(config: Config, stored: Mapping[str, QueueSettings]) -> Iterator[str]:
+    """Queues whose workers are not as many as the file says, because of what was set in the database."""
+    for name, queue in config.queues.items():
+        origin = config.origin.get(f"queues.{name}.max_workers", "default")
+        if origin != "default" and stored[name].max_workers != queue.max_workers:
+            yield (
+                f"queue {name} has max_workers {stored[name].max_workers} in the database, not {queue.max_workers} "
+                f"({origin}); to change it: forge queue set {name} max_workers={queue.max_workers}"
+            )

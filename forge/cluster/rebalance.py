@@ -34,11 +34,14 @@ class Rebalance(Service):
     def run_once(self, term: int | None) -> str | None:
         """`LostLease` if another pod leads by now."""
         assert term is not None, "only a leader splits"
-        told = changes(self._shares.cluster())
+        cluster = self._shares.cluster()
+        told = changes(cluster)
         if told:
             self._shares.assign(term, told)
         self._look_for_unserved()
-        return f"workers split anew: {_named({change.queue for change in told})}" if told else None
+        as_it_was = {(share.pod, share.queue): share.applied for share in cluster.shares}
+        queues = {change.queue for change in told if change.workers != as_it_was.get(change[:2], 0)}
+        return f"workers split anew: {_named(queues)}" if queues else None
 
     def _look_for_unserved(self) -> None:
         """Pods that restart are gone for a moment: a queue is told of when it was nobody's at two looks."""

@@ -46,12 +46,6 @@ class QueueConfig(Section):
     """`[queues.NAME]`: a queue that this project's pods serve."""
 
     max_workers: int = setting(1, "workers over all pods together; see [shares](cluster.md#shares)", low=0, high=10_000)
-    min_workers: int | None = setting(
-        None, "workers that a pod keeps while there is little to do; else all of its share", low=1, high=10_000
-    )
-    idle_shrink: float = setting(
-        60.0, "how long workers above `min_workers` are kept that are not needed", low=0.05, high=DAY, unit="seconds"
-    )
     worker: Literal["process", "threads", "async"] = setting(
         "process", "what a worker is: a process with one job at a time, with threads, or with an asyncio loop"
     )
@@ -75,6 +69,12 @@ class QueueConfig(Section):
     max_jobs: int | None = setting(None, "jobs after which a worker is replaced by a fresh one", low=1, high=2**31)
     max_rss: int | None = setting(
         None, "memory of a worker beyond which it is replaced, between jobs", low=1_000_000, high=2**50, unit="bytes"
+    )
+    min_workers: int | None = setting(
+        None, "workers that a pod keeps while there is little to do; else all of its share", low=1, high=10_000
+    )
+    idle_shrink: float = setting(
+        60.0, "how long workers above `min_workers` are kept that are not needed", low=0.05, high=DAY, unit="seconds"
     )
 
     def faults(self) -> Iterator[tuple[tuple[str, ...], str]]:

@@ -146,3 +146,16 @@ def test_workers_come_with_work_and_go_without_it_and_no_job_is_interrupted(proj
     eventually(lambda: workers(pod) == 1)
     assert len(project.events("START")) == 6
     assert pod.stop() == 0
+
+
+def test_at_a_start_the_databases_number_stands_and_a_line_says_so(project: Project) -> None:
+    pod = project.start()
+    assert workers(pod) == 10
+    assert not pod.says("in the database")
+    assert pod.stop() == 0
+    project.configure(2)
+    pod = project.start()
+    assert pod.says(
+        "queue default has max_workers 10 in the database, not 2 (forge.toml:4); to change it: forge queue set"
+    )
+    assert workers(pod) == 10

@@ -1,2 +1,2 @@
 -- Stands in for schedules.
-select 1;
+drop table if exists nothing_yet;

@@ -1,6 +1,6 @@
 """A real master with its workers on a pre-filled backlog, against the least code that claims and finalizes by hand.
 
-The master is started, with its workers ready, on a queue that is paused and filled. The clock starts before the pause
+The master is started, with its workers ready, on a queue that cools down and is filled. The clock starts before that
 is ended, so the first claim and the first dispatch count; it stops when every job has run and a query finds no live job
 any more. Starting the processes does not count. The opponent is `bench/raw.py`: one process that claims 1000 jobs and
 moves them to history with hand-written statements on the same tables, and runs nothing. Both take turns.
@@ -44,7 +44,7 @@ class Drain:
         n, db = self._n, self._db
         db.reset()
         self._made.board.clear()
-        db.pause()
+        db.hold()
         begun = db.usage()
         db.fill(new_jobs(0, n, self._kind))
         self._note("wal_bytes_insert", db.usage()[0] - begun[0])
@@ -55,6 +55,7 @@ class Drain:
             with self._made.pod(impl):
                 return self._with_pods(pods - 1, impl)
         db, n = self._db, self._n
+        self._made.wait_for_shares()
         before = db.usage()
         with Progress("drain", n) as bar:
             began = time.perf_counter()

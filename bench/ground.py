@@ -51,13 +51,13 @@ class Ground(abc.ABC):
         for chunk in _chunks(jobs, 50_000):
             self.storage.enqueue(chunk)
 
-    def pause(self) -> None:
-        """Claim nothing for now."""
-        self.storage.set_queue("default", paused=True)
+    @abc.abstractmethod
+    def hold(self) -> None:
+        """Claim nothing for now. A cool-down, for of a paused queue nobody has workers."""
 
     @abc.abstractmethod
     def go(self) -> None:
-        """End the pause, and wake up who sleeps."""
+        """End that, and wake up who sleeps."""
 
     @abc.abstractmethod
     def reset(self) -> None:
@@ -121,8 +121,12 @@ class PostgresGround(Ground):
         self.conn.execute("set search_path = forge")
         self.server = str(self.value("show server_version"))
 
+    def hold(self) -> None:
+        self.storage.set_queue("default")
+        self.conn.execute("update queue set throttled_until = now() + interval '1 day' where name = 'default'")
+
     def go(self) -> None:
-        self.conn.execute("update queue set paused = false where name = 'default'")
+        self.conn.execute("update queue set throttled_until = null where name = 'default'")
         self.conn.execute("select pg_notify('forge.wake', 'default')")
 
     def reset(self) -> None:
@@ -172,8 +176,12 @@ class SqliteGround(Ground):
         self._conn.set_busy_timeout(30_000)
         self._raw = RawSqlite(str(path))
 
-    def go(self) -> None:
-        self.storage.set_queue("default", paused=False)  # whoever listens sees that the file has changed
+    def hold(self) -> None:
+        self.storage.set_queue("default")
+        self._conn.execute("update queue set throttled_until = 4000000000000000 where name = 'default'")
+
+    def go(self) -> None:  # whoever listens sees that the file has changed
+        self._conn.execute("update queue set throttled_until = null where name = 'default'")
 
     def reset(self) -> None:
         self._raw.clear()

@@ -160,6 +160,7 @@ class Project:
     def __init__(self, folder: Path, db: Ground, jobs: int) -> None:
         self.folder, self.db, self.board = folder, db, Board(folder, jobs)
         self.pods: list[Pod] = []
+        self.workers = 0
         self.env = {
             **os.environ,
             "FORGE_BENCH_BOARD": str(folder),
@@ -168,10 +169,22 @@ class Project:
         }
 
     def configure(self, workers: int, modules: Sequence[str] = ("bench.tasks",), more: str = "") -> None:
-        """Write forge.toml."""
+        """Write forge.toml, and have the database know it, where an earlier turn may have left another number."""
         names = ", ".join(f'"{name}"' for name in modules)
         text = f"modules = [{names}]\n[queues.default]\nmax_workers = {workers}\n{more}"
         (self.folder / "forge.toml").write_text(text)
+        self.db.storage.set_queue("default", max_workers=workers)
+        self.workers = workers
+
+    def wait_for_shares(self) -> None:
+        """Until every pod has its part of the workers."""
+        each, deadline = self.workers // max(1, len(self.pods)), time.monotonic() + 60
+        while len(self.pods) > 1:
+            running = [share.running for share in self.db.storage.shares.cluster().shares]
+            if running == [each] * len(self.pods):
+                return
+            assert time.monotonic() < deadline, running
+            time.sleep(0.1)
 
     @contextmanager
     def pod(self, impl: str = fastpath.IMPL, module: str = "forge.cli.master") -> Iterator[Pod]:

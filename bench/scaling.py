@@ -30,7 +30,7 @@ NAPS_PER_S = 500  # of one worker, at most
 
 def turn(made: Project, drain: Drain, workers: int, pods: int) -> float:
     """One drain."""
-    made.configure(workers)
+    made.configure(workers * pods)  # over all of them
     return drain.forge(pods)
 
 

@@ -23,7 +23,7 @@ Post = Callable[..., None]  # kind of news, then its parts
 Then = Callable[[Any, str | None], None]  # what an errand answered, or the error it ended in
 
 SHARES_WITHIN = 1.5  # seconds in which shares are asked for, however rarely the pod beats,
-SHARES_APART = 0.1  # and between two questions, however often it is poked
+SHARES_APART = 0.5  # and between two questions, however often it is poked
 
 
 class Courier(threading.Thread):

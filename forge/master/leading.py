@@ -1,4 +1,4 @@
-"""Who splits the workers while there is no lease: the live pod with the lowest number.
+"""Who splits the workers while there is no lease: of the live pods that serve anything, that with the lowest number.
 
 Stands in for the lease and its runner of services, and is the only place that knows how a leader is found: the master
 calls `tick`, and nothing else of it.
@@ -37,7 +37,7 @@ class Leading:
             self._courier.send(lambda: self._round(own), self._came)
 
     def _round(self, own: int) -> str | None:
-        leads = min((pod.id for pod in self._storage.pods() if pod.capacity), default=own) == own
+        leads = min((pod.id for pod in self._storage.pods() if pod.capacity and pod.queues), default=own) == own
         return self._service.run_once(TERM) if leads else None
 
     def _came(self, words: str | None, error: str | None) -> None:

@@ -51,10 +51,12 @@ class Sharing:
         if not lane.limit:
             self._presence.ask_for_shares()
 
-    def tick(self, now: float, in_programs: Mapping[str, int]) -> None:
+    def tick(self, now: float, in_programs: Mapping[str, int], serving: bool) -> None:
         """Say what there is; have more workers where work waits, and fewer where it does not."""
-        self._leading.tick(self._presence.who.pod.id, now)
         self._presence.running = {name: lane.held(in_programs[name]) for name, lane in self._lanes.items()}
+        if not serving:
+            return
+        self._leading.tick(self._presence.who.pod.id, now)
         for lane in self._lanes.values():
             if lane.scale(now):
                 self._ask_whether_work_waits(lane)
@@ -69,6 +71,11 @@ class Sharing:
             answer(0.0, None)
         elif not self._clerk.busy:
             self._clerk.send(lambda: self._storage.next_due([lane.queue]), answer)
+
+    def leave(self) -> None:
+        """The pod serves nothing any more: others may have its workers as their jobs end, before it is gone."""
+        who = self._presence.who
+        self._clerk.send(lambda: self._storage.serve(who, []), lambda *_: self._presence.ask_for_shares())
 
     def reload(self, old: Config, new: Config) -> None:
         """Other settings: new queues are stored, and then there is a share of them. A `max_workers` that was changed

@@ -173,8 +173,7 @@ class Master:
 
     def _tick(self, now: float) -> None:
         """What time brings."""
-        if self._stop_by is None:
-            self._sharing.tick(now, self.programs.places.running)
+        self._sharing.tick(now, self.programs.places.running, serving=self._stop_by is None)
         self.crew.tick(now)
         self.nurseries.tick(now)
         self._desk.tick(now)
@@ -348,6 +347,7 @@ class Master:
         self._notifier.stopping()
         self.crew.stopping = self._claimer.stopping = True
         self.programs.drain()
+        self._sharing.leave()
         for lane in self.lanes.values():
             self._give_back(lane)
             for slot in lane.slots:

@@ -101,6 +101,27 @@ def test_a_pod_that_comes_under_load_takes_over_from_those_whose_jobs_have_ended
     assert len(project.events("END")) == 300, "none was run twice"
 
 
+def test_a_pod_that_leaves_gives_its_workers_up_one_by_one_as_their_jobs_end(project: Project) -> None:
+    project.settings("heartbeat = 0.2\nstale_after = 2.0\n[queues.default]\nmax_workers = 4\n")
+    pods = start(project, 2)
+    eventually(lambda: split(pods) == [2, 2])
+    for name in "abcd":
+        project.enqueue("wait_for", name)
+    eventually(lambda: len(project.events("START")) == 4)
+    leaving, stays = pods
+    first, last = (name for _, name, pid in project.events("START") if int(pid) in leaving.children())
+    leaving.process.send_signal(signal.SIGTERM)
+    eventually(lambda: project.app.storage.pods()[0].queues == () or project.app.storage.pods()[1].queues == ())
+    assert workers(stays) == 2, "all workers are busy, here or there"
+    (project.folder / first).touch()
+    eventually(lambda: workers(stays) == 3)
+    assert leaving.process.poll() is None
+    (project.folder / last).touch()
+    eventually(lambda: workers(stays) == 4)
+    assert leaving.process.wait(30) == 0
+    assert most_at_once(project) == 4
+
+
 def test_what_is_set_at_run_time_spreads(project: Project) -> None:
     pods = start(project, 3)
     storage = project.app.storage

@@ -74,6 +74,7 @@ def operate(storage: Storage, who: Incarnation, queue: str, jobs: list[NewJob] |
     claims = storage.claim(who, queue, 3)
     storage.progress([(claim.id, claim.token, 50.0, "half") for claim in claims])
     assert storage.next_due(["default", queue]) is not None
+    assert queue in storage.shares.undeclared()
     assert len(storage.get(ids)) == len(ids)
     assert len(storage.cancel(ids)) == len(ids)
     assert len(storage.pulse(who)[1]) == 3

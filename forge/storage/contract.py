@@ -79,8 +79,8 @@ class Incarnation:
     def __init__(self, pod: Pod) -> None:
         self.pod = pod
         # Tokens of claims whose answer was lost: what they claimed, if anything, is to be found and given back. By
-        # token, the monotonic times of giving up and of the next look.
-        self.doubtful: dict[int, tuple[float, float]] = {}
+        # token, the monotonic times of the looks to come.
+        self.doubtful: dict[int, list[float]] = {}
         self._numbers = itertools.count(1)
 
     def mint(self) -> int:
@@ -249,8 +249,8 @@ class Storage(abc.ABC):
 
     @abc.abstractmethod
     def reap(self, stale: float = 60.0, delay: float = 0.0) -> Reaped:
-        """Remove pods silent for `stale` seconds and fail their claims ("reaped after stale heartbeat"), and claims of
-        pods that are no more. `delay` is how long such a job waits before its retry."""
+        """Remove pods silent for `stale` seconds and fail their claims ("reaped after stale heartbeat"); now and then
+        also claims of pods that nobody knows of. `delay` is how long such a job waits before its retry."""
 
     # -- operating ---------------------------------------------------------------------------------------------
 

@@ -1,9 +1,9 @@
 """A worker: the process that runs handlers. It is forked from the zygote, so the modules are there already.
 
-The main thread is the handlers' (see `forge.worker.runners`), so that one may do there what only a main thread can. A
-second thread reads the master's lines: jobs, orders, answers. It owns what has not started, and can give that back or
-tell a handler to stop while handlers run. Replies are gathered while more work is waiting: a no-op job costs a send per
-hundred, a lone one is answered at once, and none waits for the end of a long job after it.
+The main thread is the handlers' (see `forge.worker.runners`), so that one may do there what only a main thread can.
+Whoever reads the master's lines (see `forge.worker.reading`) takes in jobs, orders and answers. What has not started
+can be given back, and a handler told to stop, while handlers run. Replies are gathered while more work is waiting: a
+no-op job costs a send per hundred, a lone one is answered at once, and none waits for the end of a long job after it.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from forge.job import Cancelled, Claim, Ending, Failed, Released
 from forge.logs import write_stacks
 from forge.protocol import MAX_LINE, line_of, reply_line, within_limit
 from forge.worker.asking import MasterLink
+from forge.worker.reading import Reading
 from forge.worker.recycling import Recycling
 from forge.worker.runners import make_runner
 
@@ -89,6 +90,8 @@ class Worker:
         self._runner, self._main = make_runner(
             kind, self._capacity, self, end=lambda: self._jobs.put(None), sending=self._is_sending
         )
+        self._rest = b""  # of a line that has not come in whole
+        self._reading = Reading(self._hear, self._tick, lambda: self.link.waited_for, shared=kind == "process")
 
     # -- its life, in the main thread --------------------------------------------------------------------------
 
@@ -96,7 +99,7 @@ class Worker:
         """Serve until the master says drain or is gone. `StartFailed` if it could not begin."""
         self._catch_signals()
         self._title()
-        threading.Thread(target=self._read, name="reader", daemon=True).start()
+        self._reading.start()
         self._start_hooks()
         self._send(line_of(hello=os.getpid(), capacity=self._capacity))
         self._runner.serve()
@@ -143,11 +146,13 @@ class Worker:
 
     def next(self) -> Claim | None:
         """The next job; None: there will be no more."""
-        try:
+        with contextlib.suppress(queue.Empty):
             return self._jobs.get_nowait()
-        except queue.Empty:
-            self.flush()  # nothing to do: nobody should wait for what is done
-            return self._jobs.get()
+        self.flush()  # nothing to do: nobody should wait for what is done
+        while self._reading.by_main():
+            with contextlib.suppress(queue.Empty):
+                return self._jobs.get_nowait()
+        return self._jobs.get()
 
     def take(self) -> Claim | None:
         """The next job that is there already."""
@@ -191,6 +196,7 @@ class Worker:
     def say(self, line: bytes) -> None:
         """Send a line at once, from a handler."""
         self._send(line)
+        self._reading.needed()
         if self._main.waiting:  # it was not interrupted in the middle of the line
             os.kill(os.getpid(), signal.SIGTERM)
 
@@ -217,33 +223,38 @@ class Worker:
         self._titled = ctx
         setproctitle.setproctitle(f"forge: worker {self._label}{f' {ctx.kind}' if ctx else ''}")
 
-    # -- the reading thread ------------------------------------------------------------------------------------
+    # -- for who reads -----------------------------------------------------------------------------------------
 
-    def _read(self) -> None:
-        rest = b""
+    def _hear(self) -> bool:
+        """Wait for what the master has to say, and take it in. Whether it was jobs."""
+        received = self._received
         try:
-            while data := self._receive():
-                received = self._received
-                found, rest = fastpath.jobs_in(rest + data if rest else data)
-                within_limit(rest)
-                for each in found:
-                    if isinstance(each, Claim):
-                        self._take_in(each)
-                    else:
-                        self._obey(orjson.loads(each))
-                if self._received > received:
-                    self._runner.jobs_came()
+            data = self._receive()
+            found, rest = fastpath.jobs_in(self._rest + data if self._rest else data)
+            self._rest = within_limit(rest)
+            for each in found:
+                if isinstance(each, Claim):
+                    self._take_in(each)
+                else:
+                    self._obey(orjson.loads(each))
         except OSError:
-            pass
+            _vanish()
         except BaseException:  # noqa: BLE001 (a worker that cannot hear is of no use)
             _log.exception("the reader failed")
-        _vanish()
+            _vanish()
+        if self._received == received:
+            return False
+        self._runner.jobs_came()
+        return True
 
     def _receive(self) -> bytes:
         """What has come; until then, what is to be done in time."""
         while (patience := self._patience()) is not None and not self._ready.poll(patience):
             self._tick()
-        return self._channel.recv(1 << 18)
+        data = self._channel.recv(1 << 18)
+        if not data:
+            _vanish()
+        return data
 
     def _patience(self) -> int | None:
         """Milliseconds until something is to be done even if nothing comes."""

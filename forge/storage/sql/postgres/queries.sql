@@ -42,9 +42,9 @@ max_attempts, queue, kind, payload, dedupe_key, tags, attempts, status, crashes,
        and q.throttled_until <= now() - make_interval(secs => :grace::float8)
        and (select true from ended e where e.queue = q.name limit 1)
 
--- part: moved_ones
-select (select count(*) from moved), array(select id from moved where (select count(*) from moved) <> :n::bigint),
-       array(select claim from moved where (select count(*) from moved) <> :n::bigint)
+-- part: ended_ones
+select (select count(*) from ended), array(select id from ended where (select count(*) from ended) <> :n::bigint),
+       array(select claim from ended where (select count(*) from ended) <> :n::bigint)
 
 -- part: older_errors
 (case when jsonb_array_length(errors) >= 32 then errors - 0 else coalesce(errors, '[]') end)
@@ -57,6 +57,10 @@ select count(set_config(name, value, :local::boolean))
   from (values ('enable_seqscan', 'off'), ('enable_bitmapscan', 'off'), ('enable_sort', 'off'), ('enable_hashjoin', 'off'),
                ('enable_mergejoin', 'off'), ('jit', 'off'), ('plan_cache_mode', 'force_generic_plan')) s(name, value)
 
+-- The same connections for once without.
+-- name: plan_by_scan
+select set_config('enable_seqscan', 'on', true)
+
 -- Claim up to :n jobs of a queue in the order (priority, run_at, id), starting behind the low-water mark.
 --
 -- The recursion hops from one priority to the next: within a priority the due jobs are one range, so a million
@@ -65,6 +69,8 @@ select count(set_config(name, value, :local::boolean))
 -- reading past 200,000 of them took 42 ms.
 -- Losing a claim in a crash of the database only makes the job pending again: the claim turns off, for its own
 -- transaction, the wait for the disk.
+-- The lock on the pod's row is the fence: who takes a pod for dead locks that row too, and so either waits for this claim
+-- and then finds it, or comes first and is seen here.
 -- Row addresses are gathered into one array: the limit holds whatever plan joins it (a plain IN can over-claim),
 -- and each is safe because its row is locked in this same statement.
 -- name: claim
@@ -91,14 +97,14 @@ update forge.job set status = 'in_progress', attempts = attempts + 1, claim = :c
          for update skip locked) due
      where (select not q.paused and coalesce(q.throttled_until <= now(), true) from forge.queue q where q.name = :queue)
            is not false
-       and exists (select from forge.pod where id = :claim::bigint >> 32)
+       and exists (select from forge.pod where id = :claim::bigint >> 32 and reaped_at is null for key share)
        and (not :unsynced::boolean or (select set_config('synchronous_commit', 'off', true)) = 'off')
      limit :n::bigint))
 returning priority, run_at, id, kind, payload, attempts, max_attempts, timeout, keep_result, dedupe_key
 
--- What a claim whose answer was lost had in fact claimed.
+-- What claims whose answer was lost had in fact claimed. Reads the whole table: for after an outage.
 -- name: claimed
-select id, claim, dedupe_key is not null, queue from forge.job where claim = :claim::bigint
+select id, claim, dedupe_key is not null, queue from forge.job where status = 'in_progress' and claim = any(:claims::bigint[])
 
 -- The hot ending. A row whose token is stale is not found. Answers how many were moved, and which ones only when some are
 -- missing: a thousand ids each time cost 1 µs a job.
@@ -111,24 +117,22 @@ with ended as (
        and ((j.id, j.claim) in (select t.id, t.claim from unnest(:ids::uuid[], :claims::bigint[]) t(id, claim))) is true
     returning j.*
 ), warmed as ({warm_up}), moved as (
-    insert into forge.job_history ({moved}) select {kept}, 'done', crashes, errors from ended returning id, claim
+    insert into forge.job_history ({moved}) select {kept}, 'done', crashes, errors from ended
 )
-{moved_ones}
+{ended_ones}
 
--- The same with results to keep. `claim + 0` keeps job_claimed out of it: all rows of a claim share its key, and a join
--- through it is quadratic.
+-- The same with results to keep.
 -- name: finalize_done_results
 with ended as (
     delete from forge.job j
      using unnest(:ids::uuid[], :claims::bigint[], :results::text[]) t(id, claim, result)
-     where j.id = t.id and j.claim + 0 = t.claim
+     where j.id = t.id and j.claim = t.claim
     returning j.*, t.result
 ), warmed as ({warm_up}), moved as (
     insert into forge.job_history ({moved}, result)
     select {kept}, 'done', crashes, errors, case when keep_result is not null then result::json end from ended
-    returning id, claim
 )
-{moved_ones}
+{ended_ones}
 
 -- Every other ending, mixed: each row's own state decides what becomes of it. Rows are looked up one by one (lateral) and
 -- changed by their ids: a plan cached while the table was empty took the table for the smaller side of a join, and walked
@@ -156,7 +160,7 @@ with t as (
            case when j.cancel_requested_at is not null then 'cancelled by user' else t.message end as said
       from t cross join lateral (
         select f.*, (f.enqueued_at <= now() - make_interval(secs => t.give_up)) is true as too_old
-          from forge.job f where f.id = t.id and f.claim + 0 = t.claim for update) j
+          from forge.job f where f.id = t.id and f.claim = t.claim for update) j
 ), noted as materialized (
     select v.*, case when v.said is null then v.errors else
              {older_errors} || jsonb_build_object('at', {utc_now}, 'attempt', v.tried, 'message', v.said,
@@ -212,7 +216,7 @@ update forge.queue q set throttle_attempts = least(q.throttle_attempts + 1, 30),
  where q.name = :queue and coalesce(q.throttled_until <= now(), true)
    and not (q.throttle = 'hint' and :job_only::boolean)
    and exists (select from unnest(:ids::uuid[], :claims::bigint[]) t(id, claim) cross join lateral (
-                   select from forge.job f where f.id = t.id and f.claim + 0 = t.claim limit 1) j)
+                   select from forge.job f where f.id = t.id and f.claim = t.claim limit 1) j)
 
 -- One job without a key, the commonest call: with the arrays of `enqueue` below it took 1.9 ms, with this 0.8, most of
 -- it the commit.
@@ -304,17 +308,18 @@ insert into forge.pod (name, host, pid, queues) values (:name, :host, :pid::int,
 returning id, started_at, beat_at
 
 -- name: beat
-update forge.pod set beat_at = now() where id = :pod::int returning id
+update forge.pod set beat_at = now() where id = :pod::int and reaped_at is null returning id
 
 -- A beat and what the pod polls for at the same time: one row at least, without a pod if it is gone, and without a job if
--- nothing is to be cancelled. Planned anew each time, once a second: a cached plan could outlive the table it was made for.
+-- nothing is to be cancelled. `> '-infinity'` and not `is not null`: a condition on the index's key makes it the one that is
+-- used, even by who has no statistics.
 -- name: pulse
 with beat as (
-    update forge.pod set beat_at = now() where id = :pod::int returning id
+    update forge.pod set beat_at = now() where id = :pod::int and reaped_at is null returning id
 )
 select p.id, r.id, r.claim from (select (select id from beat) as id) p left join lateral (
     select j.id, j.claim from forge.job j
-     where j.cancel_requested_at is not null and j.claim >= :pod::bigint << 32 and j.claim < (:pod::bigint + 1) << 32) r
+     where j.cancel_requested_at > '-infinity' and j.claim >= :pod::bigint << 32 and j.claim < (:pod::bigint + 1) << 32) r
     on p.id is not null
 
 -- How far running jobs are. Ids come sorted: rows are locked in one order.
@@ -322,7 +327,7 @@ select p.id, r.id, r.claim from (select (select id from beat) as id) p left join
 with ours as materialized (
     select j.id, t.percent, t.message
       from unnest(:ids::uuid[], :claims::bigint[], :percents::float8[], :messages::text[]) t(id, claim, percent, message)
-     cross join lateral (select f.id from forge.job f where f.id = t.id and f.claim + 0 = t.claim for no key update) j
+     cross join lateral (select f.id from forge.job f where f.id = t.id and f.claim = t.claim for no key update) j
 )
 update forge.job j set progress = json_build_object('percent', o.percent, 'message', o.message, 'at', {utc_now})
   from ours o where j.id = o.id and j.id = any(:ids::uuid[])
@@ -351,34 +356,39 @@ select extract(epoch from min(greatest(due.run_at, q.throttled_until)) - now()):
 -- name: serve_queues
 update forge.pod set queues = :queues::text[] where id = :pod::int
 
--- name: deregister_pod
-delete from forge.pod where id = :pod::int
-
 -- name: pods
-select id, name, host, pid, queues, started_at, beat_at from forge.pod order by id
+select id, name, host, pid, queues, started_at, beat_at from forge.pod where reaped_at is null order by id
 
--- The claims of one pod, for release: its tokens are one range.
--- name: claims_of_pod
-select id, claim, dedupe_key is not null, queue from forge.job
- where claim >= :pod::bigint << 32 and claim < (:pod::bigint + 1) << 32 order by claim limit :limit::bigint
+-- A pod goes in three steps, so that whoever dies between them leaves no claim without an owner: it is marked (and claims
+-- no more), its claims are taken back, its row is deleted. `for update` waits for claims under way.
+-- name: mark_pod
+with gone as materialized (select id from forge.pod where id = :pod::int for update)
+update forge.pod p set reaped_at = coalesce(p.reaped_at, now()) from gone where p.id = gone.id
 
--- Pods that have stopped beating. A beat that came first makes this miss its row; one that comes later finds none.
--- name: remove_stale_pods
-delete from forge.pod where beat_at < now() - make_interval(secs => :stale::float8) returning id
-
--- Owners of claims that are no pod's: reaped ones that claimed once more before they knew. Hops from owner to owner.
--- name: orphan_owners
-with recursive owner(id) as (
-    (select claim >> 32 from forge.job where claim is not null order by claim limit 1)
-    union all
-    select (select claim >> 32 from forge.job where claim >= (owner.id + 1) << 32 order by claim limit 1)
-      from owner where owner.id is not null
+-- Pods that have stopped beating, and those that were marked a while ago by somebody who did not come to the end. A beat
+-- that came first makes this miss its row; one that comes later finds none. One that is claiming is looked at next time.
+-- name: mark_stale_pods
+with gone as materialized (
+    select id from forge.pod
+     where beat_at < now() - make_interval(secs => :stale::float8) and reaped_at is null
+        or reaped_at < now() - make_interval(secs => :unfinished::float8)
+     order by id for update skip locked
 )
-select id from owner where id is not null and not exists (select from forge.pod p where p.id = owner.id)
+update forge.pod p set reaped_at = now() from gone where p.id = gone.id returning p.id
+
+-- The claims of pods that are gone; with :orphans those of pods nobody knows of, too. Reads the whole table.
+-- name: claims_of_pods
+select id, claim, dedupe_key is not null, queue from forge.job j
+ where status = 'in_progress'
+   and (claim >> 32 = any(:pods::bigint[])
+        or :orphans::boolean and not exists (select from forge.pod p where p.id = j.claim >> 32))
+
+-- name: remove_pods
+delete from forge.pod where id = any(:pods::int[]) and reaped_at is not null
 
 -- name: cancel_requests
 select id, claim from forge.job
- where cancel_requested_at is not null and claim >= :pod::bigint << 32 and claim < (:pod::bigint + 1) << 32
+ where cancel_requested_at > '-infinity' and claim >= :pod::bigint << 32 and claim < (:pod::bigint + 1) << 32
 
 -- The verbs of operators run planned by index too (locally), and bind rows by id wherever they join: a plan cached while the
 -- tables were empty may not walk a backlog of millions.
@@ -521,23 +531,22 @@ on conflict (name) do update set
 returning name, max_workers, paused, backoff_enabled, backoff_base_seconds, backoff_max_seconds, throttle,
           retain_done_days, retain_dead_days, throttle_attempts, throttled_until
 
--- One small batch of what retention no longer keeps, oldest first. The walk starts at :after (where the last batch
--- ended), so that rows kept longer are not read again and again; ties stay together, or the next walk would miss some.
+-- One small batch of what retention no longer keeps, in the order of ids between two. See `PostgresStorage.prune`.
 -- name: prune
 with walked as materialized (
-    select h.id, h.finished_at, h.finished_at < now() - make_interval(secs => 86400 * case h.status
+    select h.id, h.finished_at < now() - make_interval(secs => 86400 * case h.status
                when 'done' then coalesce(q.retain_done_days, 7) else coalesce(q.retain_dead_days, 30) end) as old
       from (select id, finished_at, status, queue from forge.job_history
-             where finished_at > :after::timestamptz and finished_at < now() - make_interval(secs => :least::float8)
-             order by finished_at fetch first (:n::bigint) rows with ties) h
+             where id >= :first::uuid and id <= :last::uuid order by id limit :n::bigint) h
       left join forge.queue q on q.name = h.queue
 ), gone as (
     delete from forge.job_history h where h.id = any(array(select id from walked where old)) returning h.id
 )
-select (select count(*) from walked), (select count(*) from gone), (select max(finished_at) from walked)
+select (select count(*) from walked), (select count(*) from gone), (select id from walked order by id desc limit 1)
 
 -- name: shortest_retention
-select least(7, 30, min(least(retain_done_days, retain_dead_days))) * 86400 from forge.queue
+select (least(7, 30, min(least(retain_done_days, retain_dead_days))) * 86400)::float8, extract(epoch from now())::float8
+  from forge.queue
 
 -- name: prune_keys
 delete from forge.job_key where key = any(array(

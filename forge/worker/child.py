@@ -12,13 +12,12 @@ import contextlib
 import inspect
 import logging
 import os
-import queue
 import select
 import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn
 from uuid import UUID
 
@@ -32,6 +31,7 @@ from forge.job import Cancelled, Claim, Ending, Failed, Released
 from forge.logs import write_stacks
 from forge.protocol import MAX_LINE, line_of, reply_line, within_limit
 from forge.worker.asking import MasterLink
+from forge.worker.line import Line
 from forge.worker.reading import Reading
 from forge.worker.recycling import Recycling
 from forge.worker.runners import make_runner
@@ -75,7 +75,7 @@ class Worker:
         self.link = MasterLink(self.say)
         self.early: dict[UUID, str] = {}
         self.closed = False
-        self._jobs: queue.SimpleQueue[Claim | None] = queue.SimpleQueue()  # None: no more will come
+        self._jobs = Line()
         self._lock = threading.Lock()  # of what is written to the channel
         self._replies: list[bytes] = []
         self._received = self._replied = 0
@@ -88,10 +88,16 @@ class Worker:
         kind = self._settings.worker
         self._capacity = 1 if kind == "process" else self._settings.concurrency
         self._runner, self._main = make_runner(
-            kind, self._capacity, self, end=lambda: self._jobs.put(None), sending=self._is_sending
+            kind, self._capacity, self, end=lambda: self._jobs.put([None]), sending=self._is_sending
         )
         self._rest = b""  # of a line that has not come in whole
-        self._reading = Reading(self._hear, self._tick, lambda: self.link.waited_for, shared=kind == "process")
+        self._reading = Reading(
+            self._hear,
+            self._tick,
+            asked=lambda: self.link.waited_for,
+            waiting=lambda: bool(self._jobs),
+            shared=kind == "process",
+        )
 
     # -- its life, in the main thread --------------------------------------------------------------------------
 
@@ -146,19 +152,18 @@ class Worker:
 
     def next(self) -> Claim | None:
         """The next job; None: there will be no more."""
-        with contextlib.suppress(queue.Empty):
-            return self._jobs.get_nowait()
-        self.flush()  # nothing to do: nobody should wait for what is done
+        try:
+            return self._jobs.popleft()
+        except IndexError:
+            self.flush()  # nothing to do: nobody should wait for what is done
         while self._reading.by_main():
-            with contextlib.suppress(queue.Empty):
-                return self._jobs.get_nowait()
+            if self._jobs:
+                return self._jobs.popleft()
         return self._jobs.get()
 
     def take(self) -> Claim | None:
         """The next job that is there already."""
-        with contextlib.suppress(queue.Empty):
-            return self._jobs.get_nowait()
-        return None
+        return self._jobs.popleft() if self._jobs else None
 
     def give_back(self, claim: Claim) -> None:
         """It was not started."""
@@ -232,11 +237,14 @@ class Worker:
             data = self._receive()
             found, rest = fastpath.jobs_in(self._rest + data if self._rest else data)
             self._rest = within_limit(rest)
+            claims: list[Claim | None] = []
             for each in found:
                 if isinstance(each, Claim):
-                    self._take_in(each)
+                    claims.append(each)
                 else:
+                    self._take_in(claims)  # an order is about what came before it
                     self._obey(orjson.loads(each))
+            self._take_in(claims)
         except OSError:
             _vanish()
         except BaseException:  # noqa: BLE001 (a worker that cannot hear is of no use)
@@ -259,7 +267,7 @@ class Worker:
     def _patience(self) -> int | None:
         """Milliseconds until something is to be done even if nothing comes."""
         idle = self._received == self._replied
-        if not self._replies and (idle or (self._titled is not None and self._jobs.empty())):
+        if not self._replies and (idle or (self._titled is not None and not self._jobs)):
             return None
         return TICK
 
@@ -291,12 +299,13 @@ class Worker:
             case "stacks":
                 write_stacks(f"worker {self._label}")
 
-    def _take_in(self, claim: Claim) -> None:
-        self._received += 1
+    def _take_in(self, claims: list[Claim | None]) -> None:
+        """And leave the list empty."""
+        self._received += len(claims)
+        self._jobs.put(claims)
+        claims.clear()
         if self.closed:
-            self.give_back(claim)
-        else:
-            self._jobs.put(claim)
+            self._recall()
 
     def _recall(self) -> None:
         """Give back what has not started. In whatever thread."""
@@ -304,18 +313,14 @@ class Worker:
             self.give_back(claim)
         self.flush()
 
-    def _unstarted(self) -> Iterator[Claim]:
+    def _unstarted(self) -> list[Claim]:
         """Taken away from who would have started it."""
-        ends = 0
-        with contextlib.suppress(queue.Empty):
+        taken = list[Claim | None]()
+        with contextlib.suppress(IndexError):
             while True:
-                claim = self._jobs.get_nowait()
-                if claim is None:
-                    ends += 1
-                else:
-                    yield claim
-        for _ in range(ends):
-            self._jobs.put(None)
+                taken.append(self._jobs.popleft())
+        self._jobs.put([claim for claim in taken if claim is None])
+        return [claim for claim in taken if claim is not None]
 
     def _cancel(self, id: UUID, why: str) -> None:
         ctx = self._find(id)
@@ -332,12 +337,9 @@ class Worker:
             ctx._stop(why)
 
     def _cancel_unstarted(self, id: UUID, why: str) -> bool:
-        found = None
-        for claim in list(self._unstarted()):
-            if claim.id == id:
-                found = claim
-            else:
-                self._jobs.put(claim)
+        unstarted = self._unstarted()
+        found = next((claim for claim in unstarted if claim.id == id), None)
+        self._jobs.put([claim for claim in unstarted if claim is not found])
         self._runner.jobs_came()
         if found is None:
             return False

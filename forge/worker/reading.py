@@ -21,10 +21,19 @@ TURN = 0.05  # seconds without reading after which the second thread stands in
 class Reading:
     """One reads at a time: who has the role."""
 
-    def __init__(self, hear: Callable[[], bool], tick: Callable[[], None], asked: Callable[[], bool], shared: bool):
+    def __init__(
+        self,
+        hear: Callable[[], bool],
+        tick: Callable[[], None],
+        *,
+        asked: Callable[[], bool],
+        waiting: Callable[[], bool],
+        shared: bool,
+    ) -> None:
         """`hear` waits until something has come and takes it in, and answers whether jobs came. `tick` does what is to
-        be done in time. `asked`: a handler waits for an answer. `shared`: the main thread reads too."""
-        self._hear, self._tick, self._asked, self._shared = hear, tick, asked, shared
+        be done in time. `asked`: a handler waits for an answer. `waiting`: there are jobs that have not started.
+        `shared`: the main thread reads too."""
+        self._hear, self._tick, self._asked, self._waiting, self._shared = hear, tick, asked, waiting, shared
         self._role = threading.Lock()
         self._read_at = 0.0  # monotonic: when the main thread last had something
         self._main_reads = False
@@ -37,12 +46,13 @@ class Reading:
         threading.Thread(target=self._stand_in, name="reader", daemon=True).start()
 
     def by_main(self) -> bool:
-        """In the main thread, which has nothing to do: wait for something and take it in. False: the other is at it."""
+        """In the main thread, which has nothing to do: wait for something and take it in. False: the other does."""
         if not self._shared or not self._role.acquire(blocking=False):
             return False
         self._main_reads = True
         try:
-            self._hear()
+            if not self._waiting():  # the other may have had some in the last moment
+                self._hear()
         finally:
             self._read_at = time.monotonic()
             self._main_reads = False

@@ -10,6 +10,7 @@ from uuid import UUID
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
+from forge import fastpath
 from forge.job import (
     ACTIVE,
     ENDED,
@@ -53,7 +54,7 @@ from forge.storage.postgres import guest
 from forge.storage.postgres import schema as schema_of
 from forge.storage.postgres.bulk import Bulk
 from forge.storage.postgres.claims import Claims
-from forge.storage.postgres.connection import Connection, Database, Rows, bare, pipeline
+from forge.storage.postgres.connection import Connection, Database, Rows, TextArray, bare, pipeline
 from forge.storage.postgres.listener import PostgresListener
 from forge.storage.postgres.rows import as_job, bare_claim, columns, encoded, fields, packed_ids, uuid_of
 from forge.storage.statements import check_schema_name, load_queries
@@ -207,8 +208,9 @@ class PostgresStorage(Storage):
             self._by_index("progress", **params)
 
     def next_due(self, queues: Sequence[str]) -> float | None:
-        row = self._by_index("next_due", queues=list(queues)).fetchone()
-        return None if row is None else row[0]
+        names = TextArray(fastpath.text_array([queue.encode() for queue in queues]))
+        found: float | None = self._claims.ask(Step(self._queries.next_due, {"queues": names}))[0][0]
+        return found
 
     # -- pods --------------------------------------------------------------------------------------------------
 
@@ -219,10 +221,10 @@ class PostgresStorage(Storage):
         return who
 
     def beat(self, who: Incarnation) -> bool:
-        return self._do("beat", pod=who.pod.id) == 1
+        return self._claims.ask(Step(self._queries.beat, {"pod": who.pod.id})) != []
 
     def pulse(self, who: Incarnation) -> tuple[bool, list[tuple[UUID, int]]]:
-        found = self._by_index("pulse", pod=who.pod.id).fetchall()
+        found = self._claims.ask(Step(self._queries.pulse, {"pod": who.pod.id}))
         return found[0][0] is not None, [(id_, token) for _, id_, token in found if id_ is not None]
 
     def serve(self, who: Incarnation, queues: Sequence[str]) -> None:
@@ -280,7 +282,8 @@ class PostgresStorage(Storage):
         return {row[0]: row[1] for row in self._by_index(name, settle, ids=packed, **params).fetchall()}
 
     def cancel_requests(self, who: Incarnation) -> list[tuple[UUID, int]]:
-        return [(row[0], row[1]) for row in self._by_index("cancel_requests", pod=who.pod.id).fetchall()]
+        rows = self._claims.ask(Step(self._queries.cancel_requests, {"pod": who.pod.id}))
+        return [(row[0], row[1]) for row in rows]
 
     def get(self, ids: Collection[UUID]) -> dict[UUID, Job]:
         return {row[0]: as_job(row) for row in self._by_index("get", ids=packed_ids(list(ids))).fetchall()}

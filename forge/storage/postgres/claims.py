@@ -156,10 +156,12 @@ class Claims:
         children were stored with it."""
         ids, tokens = [e.claim.id for e in stale], [e.claim.token for e in stale]
         params = {"ids": packed_ids(ids), "claims": Int8Array(fastpath.int8_array(tokens))}
-        ended = set(self._ask(Step(self._queries.finalized, params)))
+        ended = set(self.ask(Step(self._queries.finalized, params)))
         return [e for e in stale if (e.claim.id, e.claim.token) not in ended]
 
-    def _ask(self, step: Step) -> list[tuple[Any, ...]]:
+    def ask(self, step: Step) -> list[tuple[Any, ...]]:
+        """The rows of a statement whose plan must not depend on statistics, nor on when it was made. Parameters are in
+        the wire's formats."""
         return self._db.attempt(lambda conn: rows_of(self._by_index(conn, [step])[0]))
 
     def _by_index(self, conn: Connection, steps: Sequence[Step]) -> list[PGresult]:

@@ -56,6 +56,7 @@ from forge.storage.postgres import schema as schema_of
 from forge.storage.postgres.bulk import Bulk
 from forge.storage.postgres.claims import Claims
 from forge.storage.postgres.connection import Connection, Database, Rows, bare, pipeline
+from forge.storage.postgres.leases import PostgresLeases, led
 from forge.storage.postgres.listener import PostgresListener
 from forge.storage.postgres.rows import as_job, bare_claim, columns, encoded, fields, packed_ids, uuid_of
 from forge.storage.statements import check_schema_name, load_queries
@@ -79,11 +80,13 @@ class PostgresStorage(Storage):
         pool_size: int = 4,
         listen_url: str | None = None,
         listen: bool = True,
+        timeout: float | None = None,
     ) -> None:
         self._queries = load_queries("postgres", check_schema_name(schema))
-        self._db = Database(url, schema, pool_size)
+        self._db = Database(url, schema, pool_size, timeout=timeout)
         self._ears = Database(listen_url or url, schema, 1) if listen else None
-        self._claims = Claims(url, schema, self._queries, self.enqueue_plan)
+        self._claims = Claims(url, schema, self._queries, self.enqueue_plan, timeout)
+        self.leases = PostgresLeases(self._db, self._queries)
         parts = conninfo_to_dict(self._db.conninfo)
         self.url = f"postgresql://{parts.get('host', 'localhost')}/{parts.get('dbname', '')}"
 
@@ -322,12 +325,16 @@ class PostgresStorage(Storage):
     def set_wake(self, queue: str, wake: bool) -> None:
         self._do("set_wake", queue=queue, wake=wake)
 
-    def prune(self, n: int = 1000, after: str | None = None) -> Pruned:
+    def prune(self, n: int = 1000, after: str | None = None, *, term: int | None = None) -> Pruned:
         least = self._one("shortest_retention")[0]
         since = datetime.fromisoformat(after) if after else _BEFORE_ALL
-        walked, deleted, last = self._one("prune", n=n, after=since, least=least)
+        batch = Step(self._queries.prune, {"n": n, "after": since, "least": least})
+        walked, deleted, last = led(
+            self._db, self._queries, term, lambda conn: pipeline(conn, [batch])[0].fetchall()[0]
+        )
         if walked < n:
-            self._do("prune_keys", n=n)
+            keys = Step(self._queries.prune_keys, {"n": n})
+            led(self._db, self._queries, term, lambda conn: pipeline(conn, [keys]))
         return Pruned(walked, deleted, last.isoformat() if walked >= n else None)
 
     def listen(self) -> Listener:

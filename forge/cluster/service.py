@@ -42,6 +42,7 @@ class Service(abc.ABC):
     name: str  # as in `forge run <name>`
     every: float  # seconds between runs, jittered by the runner; may change from run to run
     leader_only: bool  # run with a term, or by every pod
+    level: int = logging.INFO  # of the line about what a round did
 
     @abc.abstractmethod
     def run_once(self, term: int | None) -> str | None:
@@ -167,7 +168,7 @@ class Runner:
         else:
             turn.failures = 0
             if did is not None:
-                say(service.name, did)
+                say(service.name, did, service.level)
         finally:
             self._round_began = None
 

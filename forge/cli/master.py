@@ -14,7 +14,7 @@ from forge.cli import report
 from forge.cli.common import Cli, Parser, counted, sqlite_file
 from forge.cli.project import native
 from forge.cli.reloading import Watcher, prepare_to_reload
-from forge.cli.starting import check_programs, programs, take_pid_file
+from forge.cli.starting import check_programs, programs, take_pid_file, take_sqlite_file
 from forge.cluster.services import TIMEOUT
 from forge.config import Config
 from forge.errors import ExitCode
@@ -45,6 +45,7 @@ def _run(words: list[str]) -> int:
         log(f"forge {__version__} ({native()})  pid {os.getpid()}  config {shown}")
         cli.config.declared_queues()
         take_pid_file(cli)
+        take_sqlite_file(cli)
         _say_what_is_not_run(cli.config)
         # By the environment, so that `Forge()` in a task module of a worker means the database this command means.
         # Other programs do not need to know it.

@@ -62,11 +62,14 @@ class Lease:
         pod: Callable[[], int | None],
         ttl: float,
         *,
+        quiet: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`pod` answers this pod's number, which changes when it was taken for dead; None: a command asks."""
+        """`pod` answers this pod's number, which changes when it was taken for dead; None: a command asks, which says
+        what there is to say itself (`quiet`)."""
         self._leases, self._pod, self._clock = leases, pod, clock
         self.ttl = ttl
+        self._say = (lambda *_: None) if quiet else say
         self._key = secrets.token_hex(8)
         self._held: tuple[int, float] | None = None  # the term, and until when to trust it (monotonic)
         self._changing = threading.Lock()
@@ -83,7 +86,7 @@ class Lease:
             return self._ask() if held is None else self._renew(held[0])
         except Exception as e:  # noqa: BLE001 (a lease that is not tended is lost; whatever it was may pass)
             if not isinstance(e, ForgeError):
-                say("leader", f"{type(e).__name__}: {e}", logging.ERROR)
+                self._say("leader", f"{type(e).__name__}: {e}", logging.ERROR)
             if held is not None and self._clock() >= held[1]:
                 self._end(held[0], "it could not be renewed")
             return self.ttl * random.uniform(0.1, 0.2)
@@ -101,7 +104,7 @@ class Lease:
         try:
             self._leases.release(held[0])
         except ForgeError as e:
-            say("leader", f"the lease lapses by itself: {e}", logging.WARNING)
+            self._say("leader", f"the lease lapses by itself: {e}", logging.WARNING)
 
     def _ask(self) -> float:
         began = self._clock()
@@ -111,7 +114,7 @@ class Lease:
             jitter = random.uniform(0.01, 0.05)
             return min(max(left, 0.0) + self.ttl * jitter, self.ttl * (RENEW - jitter))
         self._held = term, self._trust(began)
-        say("leader", f"this pod leads (term {term})")
+        self._say("leader", f"this pod leads (term {term})")
         return self._until_renewal(began)
 
     def _renew(self, term: int) -> float:
@@ -130,7 +133,7 @@ class Lease:
             if ended:
                 self._held = None
         if ended:
-            say("leader", f"this pod no longer leads (term {term}): {why}", level)
+            self._say("leader", f"this pod no longer leads (term {term}): {why}", level)
 
     def _holder(self) -> Holder:
         return Holder(self._key, self._pod(), socket.gethostname(), os.getpid())

@@ -24,7 +24,7 @@ from forge.logs import Sometimes
 __all__ = ["Leadership", "Runner", "Service", "say"]
 
 JITTER = 0.2  # a round comes up to this part of `every` sooner or later: pods must not work in step
-LONGEST_BACKOFF = 60.0  # seconds
+LONGEST_BACKOFF = 15.0  # seconds
 TELL_EVERY = 60.0  # seconds between two lines about one service that keeps failing
 STUCK_AFTER = 60.0  # seconds in one round after which a leader lets another one try
 
@@ -97,6 +97,7 @@ class Runner:
         self._term: int | None = None  # in which leader services were run last
         self._round_began: float | None = None
         self._wake = threading.Event()
+        self._tend_now = threading.Event()
         self._stopping = threading.Event()
         self._sometimes = Sometimes(TELL_EVERY)
         self._threads = [threading.Thread(target=self._run, name="services", daemon=True)]
@@ -112,6 +113,11 @@ class Runner:
         """Begin no more rounds, and give back the lease once the round under way is over. Waits for nothing."""
         self._stopping.set()
         self._wake.set()
+        self._tend_now.set()
+
+    def poke(self) -> None:
+        """The lease may be free: look now. From any thread."""
+        self._tend_now.set()
 
     def join(self, timeout: float) -> bool:
         """Wait for that; False if it took too long."""
@@ -124,7 +130,7 @@ class Runner:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            soonest = min((turn.at for turn in self._turns), default=self._clock() + LONGEST_BACKOFF)
+            soonest = min((turn.at for turn in self._turns), default=self._clock() + 60.0)
             self._wake.wait(max(0.0, soonest - self._clock()))
             self._wake.clear()
             self.run_due()
@@ -166,11 +172,19 @@ class Runner:
             if self._sometimes(service.name, self._clock()):
                 say(service.name, f"{words}; trying again", logging.WARNING)
         else:
+            if turn.failures:
+                self._recover()
             turn.failures = 0
             if did is not None:
                 say(service.name, did, service.level)
         finally:
             self._round_began = None
+
+    def _recover(self) -> None:
+        """What kept one service from its work is over, and perhaps what kept the others: they need not wait."""
+        for turn in self._turns:
+            if turn.failures:
+                turn.at = min(turn.at, self._clock() + turn.service.every * random.random())
 
     # -- the thread of the lease -------------------------------------------------------------------------------
 
@@ -183,11 +197,13 @@ class Runner:
                     lease.release()
                 self._stopping.wait(1.0)
                 continue
+            self._tend_now.clear()
             before = lease.term()
             pause = lease.tend()
             if lease.term() != before:
                 self._wake.set()
-            self._stopping.wait(pause)
+            if not self._stopping.is_set():  # else its poke may have come before the clear
+                self._tend_now.wait(pause)
         services.join()  # a write under way may still carry the term
         lease.release()
 

@@ -21,6 +21,7 @@ class Duties:
         self._config = config
         self._lease = Lease(storage.leases, lambda: presence.who.pod.id, config.leader_ttl)
         self._runner = Runner(services(storage, lambda: self._config, presence.streak), self._lease)
+        presence.nobody_leads = self._runner.poke
 
     def start(self) -> None:
         """The pod is registered."""

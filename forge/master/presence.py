@@ -10,7 +10,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
@@ -64,6 +64,7 @@ class Presence:
         self._beating_for: Incarnation
         self._ask_at = 0.0  # monotonic: of the last question that a wake-up led to, or of the one to come
         self.streak = Streak()  # of beats, for the reaper
+        self.nobody_leads: Callable[[], None] = lambda: None  # called when a pod has stopped to
         self._down_since: float | None = None
         self._told = False
         self._sometimes = Sometimes(10.0)
@@ -139,7 +140,9 @@ class Presence:
         return same
 
     def woken(self, words: set[str], now: float) -> None:
-        """Somebody may want a job cancelled."""
+        """Somebody may want a job cancelled, or have stopped to lead."""
+        if "leader:" in words:
+            self.nobody_leads()
         if f"cancel:{self.who.pod.id}" in words:
             self._beater.poke()
         elif "*" in words and self.holding and self._ask_at <= now:  # else the question to come will do

@@ -126,7 +126,8 @@ class Listener(abc.ABC):
 
     @abc.abstractmethod
     def wait(self, timeout: float) -> set[str]:
-        """Queues (or `cancel:<pod>`) that woke up, or nothing after `timeout` seconds. `*` means look everywhere."""
+        """Queues that woke up, `cancel:<pod>`, `leader:` if nobody leads now, or nothing after `timeout` seconds. `*`
+        means look everywhere."""
 
     @abc.abstractmethod
     def close(self) -> None:

@@ -216,3 +216,45 @@ def test_a_runner_with_nothing_to_run_stops_at_once() -> None:
     runner.start()
     runner.stop()
     assert runner.join(60)
+
+
+def test_who_hears_that_nobody_leads_asks_at_once() -> None:
+    class Patient(Leading):
+        def tend(self) -> float:
+            super().tend()
+            return 3600.0
+
+    lease = Patient()
+    runner = Runner([], lease)
+    runner.start()
+    eventually(lambda: lease.tended == 1)
+    runner.poke()
+    eventually(lambda: lease.tended == 2)
+    runner.stop()
+    assert runner.join(60)
+
+
+def test_when_one_service_is_well_again_the_others_do_not_wait_out_their_pauses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(skeleton, "LONGEST_BACKOFF", 1000.0)
+    clock, away = Clock(), [True]
+
+    def do() -> str | None:
+        if away[0]:
+            raise DatabaseError("away")
+        return None
+
+    quick, slow, sick = Told(do, every=1.0), Told(do, every=2.0), Told(fail(ValueError("for good")), every=1.0)
+    runner = Runner([quick, slow, sick], clock=clock)
+    rounds(runner, clock, 1000)
+    before, failed = len(slow.terms), len(sick.terms)
+    assert before <= 12
+    away[0] = False
+    for turn in runner._turns:
+        if turn.service is quick:
+            turn.at = clock.now
+    rounds(runner, clock, 3)
+    assert len(slow.terms) > before
+    rounds(runner, clock, 1000)
+    assert len(sick.terms) <= failed + 4, "which is no reason to try again and again what fails for good"

@@ -313,3 +313,14 @@ def test_a_term_outlives_the_crash_of_a_database_that_does_not_wait_for_its_disk
         lead(storage, "a")
         row = conn.execute("select pg_current_wal_flush_lsn() >= pg_current_wal_insert_lsn()").fetchone()
         assert row is not None and row[0]
+
+
+def test_whoever_gives_it_back_wakes_the_others(pg_url: str) -> None:
+    with open_storage(pg_url) as storage:
+        term, listener = lead(storage, "a"), storage.listen()
+        assert listener.wait(0) == {"*"}
+        storage.leases.release(term)
+        assert listener.wait(10) == {"leader:"}
+        storage.leases.release(term)
+        assert listener.wait(0.1) == set()
+        listener.close()

@@ -572,8 +572,10 @@ select (select term from taken), extract(epoch from until - now())::float8 from 
 update forge.leader set pod = :pod::int, renewed_at = now(), until = now() + make_interval(secs => :ttl::float8)
  where term = :term::bigint and holder = :key
 
+-- The others are told, so that one of them leads at once.
 -- name: release_lease
-update forge.leader set holder = null, until = now() where term = :term::bigint
+update forge.leader set holder = null, until = now() where term = :term::bigint and holder is not null
+returning pg_notify('forge.leader', '')::text
 
 -- name: leader
 select term, pod, host, pid, since, until from forge.leader where holder is not null and until > now()

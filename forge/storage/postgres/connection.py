@@ -188,6 +188,9 @@ class Database:
             min_size=1,
             max_size=self.pool_size,
             timeout=10.0,
+            # Its pauses between tries double: given up before that timeout and begun anew by the next verb, the longest
+            # is 4 s. Else a heart stood still for a minute after an outage of two, and its pod was taken for dead.
+            reconnect_timeout=9.0,
             num_workers=1,
             open=True,
             configure=self._configure,

@@ -87,7 +87,7 @@ class SqliteStorage(Storage):
         self._sql = load_queries("sqlite")
         self._writer = Handle(self._db)
         self._reader = Handle(self._db)
-        self.leases = SqliteLeases(self._reader, self._writing, self._now, self._sql)
+        self.leases = SqliteLeases(self._reader, self._writer, clock, self._sql)
 
     def adopt_driver(self, kind: DriverName) -> None:
         """Use the library of a connection that the caller passes along, for there may be only one on a file.

@@ -15,8 +15,6 @@ from forge.storage.statements import Queries
 
 __all__ = ["SqliteLeases", "hold_term"]
 
-Writing = Callable[[], AbstractContextManager[tuple[Connection, int]]]
-
 
 def hold_term(conn: Connection, sql: Queries, term: int | None) -> None:
     """The first step of a leader's write, inside its transaction: `LostLease` if the term is over. None is no term."""
@@ -25,10 +23,16 @@ def hold_term(conn: Connection, sql: Queries, term: int | None) -> None:
 
 
 class SqliteLeases(Leases):
-    """See `Leases`."""
+    """See `Leases`. Knows the handles of its storage but not the storage, which would then go only when cycles do."""
 
-    def __init__(self, reader: Handle, writing: Writing, now: Callable[[], int], sql: Queries) -> None:
-        self._reader, self._writing, self._now, self._sql = reader, writing, now, sql
+    def __init__(self, reader: Handle, writer: Handle, clock: Callable[[], float], sql: Queries) -> None:
+        self._reader, self._writer, self._clock, self._sql = reader, writer, clock, sql
+
+    def _now(self) -> int:
+        return int(self._clock() * 1e6)
+
+    def _writing(self) -> AbstractContextManager[tuple[Connection, int]]:
+        return self._writer.writing(clock=self._now)
 
     def acquire(self, holder: Holder, ttl: float) -> Answer:
         params = {"key": holder.key, "pod": holder.pod, "host": holder.host, "pid": holder.pid}

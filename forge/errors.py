@@ -18,6 +18,7 @@ __all__ = [
     "JobCancelled",
     "JobNotFound",
     "LockedError",
+    "LostLease",
     "ResultTimeout",
     "SchemaError",
     "UsageError",
@@ -70,6 +71,12 @@ class DatabaseError(ForgeError):
 
 class LockedError(ForgeError):
     """Another process holds the lock or the port."""
+
+    exit_code = ExitCode.LOCKED
+
+
+class LostLease(ForgeError):
+    """A leader's write was refused and nothing was changed: the term it carried is over."""
 
     exit_code = ExitCode.LOCKED
 

@@ -1,6 +1,6 @@
 """Imports point one way. This walks every import statement of every module, also those inside functions.
 
-errors job retry config <- codec fastpath logs protocol <- storage <- app <- master|worker|cluster|web|faktory
+errors job retry config <- codec fastpath logs protocol <- storage <- cluster <- app <- master|worker|web|faktory
 <- cli|testing
 """
 
@@ -21,13 +21,14 @@ LAYERS = [
     {"errors", "job", "retry", "config"},
     {"codec", "fastpath", "_fastpath", "_fastpath_py", "logs", "protocol"},
     {"storage"},
+    {"cluster"},
     {"app", ""},  # "" is forge/__init__.py, the public face
-    {"master", "worker", "cluster", "web", "faktory"},
+    {"master", "worker", "web", "faktory"},
     {"cli", "testing"},
 ]
 RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}
 # These run as processes of their own and do not know each other.
-ALONE = LAYERS[4]
+ALONE = LAYERS[5]
 
 DRIVERS = {"psycopg", "psycopg_pool", "apsw"}  # loaded with forge.storage and by nobody else
 # A user's own: never loaded by forge itself.
@@ -145,6 +146,9 @@ def test_no_import_points_the_wrong_way() -> None:
         ("app/client.py", "try:\n    from django.db import x\nexcept ImportError: pass", "django is the user's"),
         ("storage/x.py", "import sqlalchemy.orm", "sqlalchemy is the user's"),
         ("__init__.py", "from forge.cli import main", "cli is to the right of forge itself"),
+        ("storage/x.py", "from forge.cluster.service import Service", "cluster is to the right of storage"),
+        ("cluster/x.py", "from forge.app import Forge", "app is to the right of cluster"),
+        ("cluster/x.py", "from forge.master.telling import log", "master is to the right of cluster"),
         ("web/app.py", "from forge.master import x", "web and master do not know each other"),
         ("gadget.py", "import os", "forge.gadget has no place in LAYERS"),
     ],
@@ -165,6 +169,8 @@ def test_a_wrong_import_is_found(tmp_path: Path, path: str, source: str, words: 
         ("app/x.py", "if TYPE_CHECKING:\n    import asyncpg"),
         ("storage/x.py", "import psycopg, apsw\nfrom . import contract\nfrom forge import codec, fastpath"),
         ("codec.py", "import orjson\nfrom forge import fastpath"),
+        ("cluster/x.py", "from forge.storage import Storage\nfrom forge import logs"),
+        ("master/x.py", "from forge.cluster.service import Service"),
         ("config/checks.py", "def f():\n    import croniter"),
         ("retry.py", "from forge.errors import InvalidJob\nfrom forge import job"),
     ],

@@ -216,6 +216,10 @@ class Config(Section):
     stale_after: float = setting(
         60.0, "the silence after which a pod's jobs are given to others", low=0.2, high=DAY, unit="seconds"
     )
+    leader_ttl: float = setting(
+        15.0, "the silence after which another pod leads in the place of one that did", low=0.2, high=3600,
+        unit="seconds",
+    )  # fmt: skip
     poll_interval: float = setting(
         1.0, "how often queues are looked at when no wake-up comes", low=0.01, high=3600, unit="seconds"
     )

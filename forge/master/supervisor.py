@@ -26,11 +26,12 @@ from forge.master.claiming import Claimer
 from forge.master.commands import Hidden
 from forge.master.couriers import Courier, Then
 from forge.master.crew import Crew
+from forge.master.duties import Duties
 from forge.master.hearing import Hearing
 from forge.master.lanes import Lane, arrange
 from forge.master.notify import Notifier
 from forge.master.nursery import Nursery
-from forge.master.presence import Beat, Presence, prepare
+from forge.master.presence import Beat, Presence, prepare, prepared
 from forge.master.programs import Programs
 from forge.master.questions import Desk
 from forge.master.rolling import Nurseries
@@ -56,6 +57,7 @@ class Master:
         self,
         storage: Storage,
         heart: Storage,
+        cluster: Storage,
         config: Config,
         nursery: Nursery,
         *,
@@ -63,8 +65,8 @@ class Master:
         notifier: Notifier | None = None,
         hidden: Hidden | None = None,
     ) -> None:
-        """`heart` is a storage for the heartbeat alone. The nursery is ready. `read_config` is called on SIGHUP;
-        `hidden` are variables that programs are to find as they were."""
+        """`heart` is a storage for the heartbeat alone, `cluster` one for the services, with a timeout. The nursery is
+        ready. `read_config` is called on SIGHUP; `hidden` are variables that programs are to find as they were."""
         self.storage, self.config = storage, config
         self._read_config = read_config or (lambda: config)
         self._notifier = notifier or Notifier({})
@@ -76,6 +78,7 @@ class Master:
         self._sometimes = Sometimes(60.0)
         self.lanes: dict[str, Lane] = {}
         self.presence = Presence(storage, heart, config, self._post)
+        self._duties = Duties(cluster, config, self.presence)
         self._clerk = Courier("clerk", self._post, patient=False)
         self._writer = Writer(storage, self._post, self.presence, self._due_again)
         self._budgets = Budgets(config.limits)
@@ -108,6 +111,7 @@ class Master:
         log(f"{counted(len(list(self.crew.slots())), 'worker')} ready in {time.monotonic() - began:.2f} s")
         self._notifier.ready(self._summary())
         log(f"ctrl-c drains ({self.config.shutdown_timeout:.0f} s); twice stops now")
+        self._duties.start()
         gc.collect()
         gc.freeze()  # what is there now stays: collections need not look at it
         # Jobs in hand are no cycles. At Python's own 700 a fifth of a busy master's time went into looking for some.
@@ -175,7 +179,6 @@ class Master:
         self.nurseries.tick(now)
         self._desk.tick(now)
         self._wakes.tick(self.lanes.values(), self.presence.who.pod.id, now)
-        self.presence.reap(self._clerk, now)
         at = [now + TICK_IDLE, self.crew.next_at(now)]
         for lane in list(self.lanes.values()):
             lane.recall(now)
@@ -290,11 +293,12 @@ class Master:
             self.config = config
             self._change_logs()
             self.presence.change(config, self._clerk)
+            self._duties.change(config)
             self._budgets.change(config.limits)
             self._make_lanes()
             self.programs.configure(config, self.nurseries.current)
             queues = config.declared_queues()
-            self._clerk.send(lambda: prepare(self.storage, queues), _prepared)
+            self._clerk.send(lambda: prepare(self.storage, queues), prepared)
             self.crew.roll()
         self._notifier.ready(self._summary())
 
@@ -343,6 +347,7 @@ class Master:
         """Give back what has not started, wait for what has, give back what will not end."""
         assert self._stop_by is not None
         self._notifier.stopping()
+        self._duties.stop()
         self.crew.stopping = self._claimer.stopping = True
         self.programs.drain()
         for lane in self.lanes.values():
@@ -356,6 +361,7 @@ class Master:
             self._writer.release(slot.close(), "the master was stopped")
         by = max(self._stop_by, time.monotonic() + WRITE_WITHIN)
         self._until(lambda: not self._writer.unwritten or time.monotonic() >= by)
+        self._duties.join(WRITE_WITHIN)
         self.presence.stop()
         self.nurseries.close()
         return self._leave()
@@ -392,8 +398,3 @@ class Master:
     def _on_bell(self) -> None:
         with contextlib.suppress(BlockingIOError):
             self._bell.recv(4096)
-
-
-def _prepared(_: None, error: str | None) -> None:
-    if error is not None:
-        log(f"the queues' settings were not stored: {error}", level=logging.WARNING)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 
+from forge.logs import Sometimes
+
 __all__ = ["Sometimes", "counted", "log"]
 
 _LOGGER = logging.getLogger("forge.master")
@@ -17,22 +19,3 @@ def log(text: str, who: str = "master", level: int = logging.INFO) -> None:
 def counted(n: int, noun: str) -> str:
     """`1 job`, `2 jobs`"""
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
-
-
-class Sometimes:
-    """Lets a thing be said once in so many seconds, for each of a bounded number of things."""
-
-    MOST = 1000
-
-    def __init__(self, every: float) -> None:
-        self._every = every
-        self._told: dict[str, float] = {}
-
-    def __call__(self, what: str, now: float) -> bool:
-        """Whether to say it now."""
-        if now - self._told.get(what, -self._every) < self._every:
-            return False
-        if len(self._told) >= self.MOST:
-            self._told.clear()
-        self._told[what] = now
-        return True

@@ -18,6 +18,7 @@ from uuid import UUID
 from forge.codec import check_name, clean_text
 from forge.errors import UsageError
 from forge.job import Claim, Counts, Done, Ending, Job, JobFilter, NewJob, Page, Pod, QueueSettings, Receipt, Status
+from forge.storage.leases import Leases
 from forge.storage.low_water import LowWater
 from forge.storage.statements import Query
 
@@ -125,7 +126,8 @@ class Listener(abc.ABC):
 
     @abc.abstractmethod
     def wait(self, timeout: float) -> set[str]:
-        """Queues (or `cancel:<pod>`) that woke up, or nothing after `timeout` seconds. `*` means look everywhere."""
+        """Queues that woke up, `cancel:<pod>`, `leader:` if nobody leads now, or nothing after `timeout` seconds. `*`
+        means look everywhere."""
 
     @abc.abstractmethod
     def close(self) -> None:
@@ -137,6 +139,7 @@ class Storage(abc.ABC):
 
     dialect: str
     url: str  # without password
+    leases: Leases
 
     def __enter__(self) -> Self:
         return self
@@ -303,8 +306,8 @@ class Storage(abc.ABC):
         """Whether enqueues to this queue should notify: off while a dispatcher is saturated anyway."""
 
     @abc.abstractmethod
-    def prune(self, n: int = 1000, after: str | None = None) -> Pruned:
-        """One batch of retention, oldest first."""
+    def prune(self, n: int = 1000, after: str | None = None, *, term: int | None = None) -> Pruned:
+        """One batch of retention, oldest first. With a term it is the leader's: `LostLease` if that is over."""
 
     @abc.abstractmethod
     def listen(self) -> Listener:

@@ -210,7 +210,7 @@ def _sqlite(url: str) -> Iterator[apsw.Connection]:
 
 def sql(url: str, statement: str) -> list[tuple[Any, ...]]:
     """Run a statement as written for both: `{job}` stands for forge's table of that name."""
-    tables = ("job", "job_history", "job_key", "queue", "pod", "migration")
+    tables = ("job", "job_history", "job_key", "queue", "pod", "leader", "migration")
     if is_sqlite(url):
         with _sqlite(url) as conn:
             return list(conn.execute(statement.format(**{table: table for table in tables})))
@@ -226,6 +226,14 @@ def age(url: str, table: str, column: str, seconds: float, where: str = "true") 
     else:
         earlier = f"{column} - make_interval(secs => {seconds})"
     sql(url, f"update {{{table}}} set {column} = {earlier} where {where}")
+
+
+DAY = 86_400.0
+
+
+def long_ago(job: NewJob) -> NewJob:
+    """The same job, made three years before: an id begins with the time."""
+    return job._replace(id=UUID(int=job.id.int - (round(3 * 365 * DAY * 1000) << 80)))
 
 
 def same_finish(url: str) -> None:

@@ -7,13 +7,11 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from forge.job import Cancelled, Dead, Deduped, Done, Ending, Enqueued, NewJob, Outcome, Status
+from forge.job import Cancelled, Dead, Deduped, Done, Ending, Enqueued, Outcome, Status
 from forge.storage import Storage
 from forge.storage.contract import Incarnation, Pruned
 
-from .helpers import age, end, ended, full_job, ids, one, plain_jobs, same_finish, sql, statuses, told
-
-DAY = 86_400.0
+from .helpers import DAY, age, end, ended, full_job, ids, long_ago, one, plain_jobs, same_finish, sql, statuses, told
 
 
 def prune_all(storage: Storage, n: int = 1000) -> list[Pruned]:
@@ -29,11 +27,6 @@ def prune_all(storage: Storage, n: int = 1000) -> list[Pruned]:
 
 def deleted(batches: list[Pruned]) -> int:
     return sum(batch.deleted for batch in batches)
-
-
-def long_ago(job: NewJob) -> NewJob:
-    """The same job, made three years before: an id begins with the time."""
-    return job._replace(id=UUID(int=job.id.int - (round(3 * 365 * DAY * 1000) << 80)))
 
 
 def finished(

@@ -55,6 +55,7 @@ from forge.storage.postgres import schema as schema_of
 from forge.storage.postgres.bulk import Bulk
 from forge.storage.postgres.claims import Claims
 from forge.storage.postgres.connection import Connection, Database, Rows, TextArray, bare, pipeline
+from forge.storage.postgres.leases import PostgresLeases, led
 from forge.storage.postgres.listener import PostgresListener
 from forge.storage.postgres.rows import as_job, bare_claim, columns, encoded, fields, packed_ids, uuid_of
 from forge.storage.statements import check_schema_name, load_queries
@@ -83,11 +84,13 @@ class PostgresStorage(Storage):
         pool_size: int = 4,
         listen_url: str | None = None,
         listen: bool = True,
+        timeout: float | None = None,
     ) -> None:
         self._queries = load_queries("postgres", check_schema_name(schema))
-        self._db = Database(url, schema, pool_size)
+        self._db = Database(url, schema, pool_size, timeout=timeout)
         self._ears = Database(listen_url or url, schema, 1) if listen else None
-        self._claims = Claims(url, schema, self._queries, self.enqueue_plan)
+        self._claims = Claims(url, schema, self._queries, self.enqueue_plan, timeout)
+        self.leases = PostgresLeases(self._db, self._queries)
         self._sweep_at = 0.0  # monotonic
         parts = conninfo_to_dict(self._db.conninfo)
         self.url = f"postgresql://{parts.get('host', 'localhost')}/{parts.get('dbname', '')}"
@@ -322,10 +325,16 @@ class PostgresStorage(Storage):
     def set_wake(self, queue: str, wake: bool) -> None:
         self._do("set_wake", queue=queue, wake=wake)
 
-    def prune(self, n: int = 1000, after: str | None = None) -> Pruned:
+    def prune(self, n: int = 1000, after: str | None = None, *, term: int | None = None) -> Pruned:
         """An id begins with the time it was made at, and no job ends before: ids younger than the shortest retention
         are not looked at. Ids from tomorrow on have no such time (a clock was wrong, or they are of another version):
         all of these are."""
+
+        def leading(name: str, **params: Any) -> list[tuple[Any, ...]]:
+            step = Step(getattr(self._queries, name), params)
+            cursor = led(self._db, self._queries, term, lambda conn: pipeline(conn, [step])[0])
+            return cursor.fetchall() if cursor.description else []
+
         least, now = self._one("shortest_retention")
         young, odd = _id_of_time(now - least + _SKEW), _id_of_time(now + 86_400)
         at = UUID(after) if after else UUID(int=0)
@@ -334,11 +343,11 @@ class PostgresStorage(Storage):
             if last == _LAST:
                 at = max(at, odd)
             if at <= last:
-                looked, gone, upto = self._one("prune", n=n - walked, first=at, last=last)
+                looked, gone, upto = leading("prune", n=n - walked, first=at, last=last)[0]
                 walked, deleted = walked + looked, deleted + gone
                 if walked >= n and upto < _LAST:
                     return Pruned(walked, deleted, str(UUID(int=upto.int + 1)))
-        self._do("prune_keys", n=n)
+        leading("prune_keys", n=n)
         return Pruned(walked, deleted, None)
 
     def listen(self) -> Listener:

@@ -37,11 +37,16 @@ class Claims:
     """Connections for claiming and ending alone, opened by whoever does that: their planner is set once and for all."""
 
     def __init__(
-        self, url: str, schema: str, queries: Queries, enqueue_plan: Callable[[Sequence[NewJob]], Plan]
+        self,
+        url: str,
+        schema: str,
+        queries: Queries,
+        enqueue_plan: Callable[[Sequence[NewJob]], Plan],
+        timeout: float | None = None,
     ) -> None:
         self._queries = queries
         self._enqueue_plan = enqueue_plan
-        self._db = Database(url, schema, _CONNECTIONS, Step(queries.plan_by_index, {"local": False}))
+        self._db = Database(url, schema, _CONNECTIONS, Step(queries.plan_by_index, {"local": False}), timeout=timeout)
         self._held: dict[int, int] = {}  # claims made here less those that ended here, by pod that was registered here
         self._counting = threading.Lock()
 

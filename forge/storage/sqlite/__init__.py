@@ -54,6 +54,7 @@ from forge.storage.sqlite import operating, rows, schema
 from forge.storage.sqlite.database import PATIENCE, Database, Handle
 from forge.storage.sqlite.drivers import Borrowed, Connection, DriverName
 from forge.storage.sqlite.endings import Endings
+from forge.storage.sqlite.leases import SqliteLeases, hold_term
 from forge.storage.sqlite.listener import SqliteListener
 from forge.storage.statements import load_queries
 
@@ -71,14 +72,22 @@ class SqliteStorage(Storage):
 
     dialect = "sqlite"
 
-    def __init__(self, url: str, *, clock: Callable[[], float] = time.time, listen: bool = True) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock: Callable[[], float] = time.time,
+        listen: bool = True,
+        timeout: float | None = None,
+    ) -> None:
         self.url = url
-        self._db = Database(url)
+        self._db = Database(url, PATIENCE if timeout is None else timeout)
         self._clock = clock
         self._listens = listen
         self._sql = load_queries("sqlite")
         self._writer = Handle(self._db)
         self._reader = Handle(self._db)
+        self.leases = SqliteLeases(self._reader, self._writer, clock, self._sql)
 
     def adopt_driver(self, kind: DriverName) -> None:
         """Use the library of a connection that the caller passes along, for there may be only one on a file.
@@ -342,8 +351,9 @@ class SqliteStorage(Storage):
         with self._writing() as (conn, _):
             conn.rows(self._sql.set_wake.sql, {"queue": queue, "wake": wake})
 
-    def prune(self, n: int = 1000, after: str | None = None) -> Pruned:
+    def prune(self, n: int = 1000, after: str | None = None, *, term: int | None = None) -> Pruned:
         with self._writing() as (conn, now):
+            hold_term(conn, self._sql, term)
             return operating.prune(conn, self._sql, n, after, now)
 
     def listen(self) -> Listener:

@@ -325,3 +325,30 @@ select coalesce(max(number), 0) from migration
 
 -- name: record_migration
 insert into migration (number, title, applied_at) values (:number, :title, :now)
+
+-- -- leases ------------------------------------------------------------------------------------------------------
+
+-- The lease is free if it was given back or has lapsed, is the asker's own, or its pod is no more. One that was renewed
+-- further in the future than a TTL has lapsed too: the clock was set back.
+-- name: acquire_lease
+update leader set term = term + 1, holder = :key, pod = :pod, host = :host, pid = :pid, since = :now, renewed_at = :now,
+                  until = :until
+ where holder is null or until <= :now or renewed_at > :until or holder = :key
+    or (pod is not null and not exists (select 1 from pod p where p.id = leader.pod))
+returning term
+
+-- name: lease_until
+select until from leader
+
+-- name: renew_lease
+update leader set pod = :pod, renewed_at = :now, until = :until where term = :term and holder = :key
+
+-- name: release_lease
+update leader set holder = null, until = :now where term = :term
+
+-- name: leader
+select term, pod, host, pid, since, until from leader where holder is not null and until > :now
+
+-- The first step of a leader's write: no row, no write.
+-- name: hold_term
+select term from leader where term = :term and holder is not null

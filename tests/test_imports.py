@@ -1,6 +1,6 @@
 """Imports point one way. This walks every import statement of every module, also those inside functions.
 
-errors job retry config <- codec fastpath logs protocol <- storage <- app <- master|worker|cluster|web|faktory
+errors job retry config <- codec fastpath logs protocol <- storage <- cluster <- app <- master|worker|web|faktory
 <- cli|testing
 """
 
@@ -21,13 +21,14 @@ LAYERS = [
     {"errors", "job", "retry", "config"},
     {"codec", "fastpath", "_fastpath", "_fastpath_py", "logs", "protocol"},
     {"storage"},
+    {"cluster"},
     {"app", ""},  # "" is forge/__init__.py, the public face
-    {"master", "worker", "cluster", "web", "faktory"},
+    {"master", "worker", "web", "faktory"},
     {"cli", "testing"},
 ]
 RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}
 # These run as processes of their own and do not know each other.
-ALONE = LAYERS[4]
+ALONE = LAYERS[5]
 
 DRIVERS = {"psycopg", "psycopg_pool", "apsw"}  # loaded with forge.storage and by nobody else
 # A user's own: never loaded by forge itself.
@@ -146,6 +147,7 @@ def test_no_import_points_the_wrong_way() -> None:
         ("storage/x.py", "import sqlalchemy.orm", "sqlalchemy is the user's"),
         ("__init__.py", "from forge.cli import main", "cli is to the right of forge itself"),
         ("web/app.py", "from forge.master import x", "web and master do not know each other"),
+        ("cluster/x.py", "from forge.app import Forge", "app is to the right of cluster"),
         ("gadget.py", "import os", "forge.gadget has no place in LAYERS"),
     ],
 )

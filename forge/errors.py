@@ -18,6 +18,7 @@ __all__ = [
     "JobCancelled",
     "JobNotFound",
     "LockedError",
+    "LostLease",
     "ResultTimeout",
     "SchemaError",
     "UsageError",
@@ -72,6 +73,10 @@ class LockedError(ForgeError):
     """Another process holds the lock or the port."""
 
     exit_code = ExitCode.LOCKED
+
+
+class LostLease(ForgeError):
+    """A leader's write came after its term: another pod leads by now. Nothing was changed."""
 
 
 class SchemaError(ForgeError):

@@ -19,6 +19,7 @@ from forge.codec import check_name, clean_text
 from forge.errors import UsageError
 from forge.job import Claim, Counts, Done, Ending, Job, JobFilter, NewJob, Page, Pod, QueueSettings, Receipt, Status
 from forge.storage.low_water import LowWater
+from forge.storage.schedules import Schedules
 from forge.storage.statements import Query
 
 __all__ = [
@@ -137,6 +138,7 @@ class Storage(abc.ABC):
 
     dialect: str
     url: str  # without password
+    schedules: Schedules
 
     def __enter__(self) -> Self:
         return self

@@ -210,7 +210,7 @@ def _sqlite(url: str) -> Iterator[apsw.Connection]:
 
 def sql(url: str, statement: str) -> list[tuple[Any, ...]]:
     """Run a statement as written for both: `{job}` stands for forge's table of that name."""
-    tables = ("job", "job_history", "job_key", "queue", "pod", "migration")
+    tables = ("job", "job_history", "job_key", "queue", "pod", "migration", "leader", "schedule", "schedule_slot")
     if is_sqlite(url):
         with _sqlite(url) as conn:
             return list(conn.execute(statement.format(**{table: table for table in tables})))

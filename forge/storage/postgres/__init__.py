@@ -58,6 +58,7 @@ from forge.storage.postgres.claims import Claims
 from forge.storage.postgres.connection import Connection, Database, Rows, bare, pipeline
 from forge.storage.postgres.listener import PostgresListener
 from forge.storage.postgres.rows import as_job, bare_claim, columns, encoded, fields, packed_ids, uuid_of
+from forge.storage.postgres.schedules import PostgresSchedules
 from forge.storage.statements import check_schema_name, load_queries
 
 __all__ = ["PostgresStorage"]
@@ -84,6 +85,7 @@ class PostgresStorage(Storage):
         self._db = Database(url, schema, pool_size)
         self._ears = Database(listen_url or url, schema, 1) if listen else None
         self._claims = Claims(url, schema, self._queries, self.enqueue_plan)
+        self.schedules = PostgresSchedules(self._db, self._queries, self.enqueue_plan)
         parts = conninfo_to_dict(self._db.conninfo)
         self.url = f"postgresql://{parts.get('host', 'localhost')}/{parts.get('dbname', '')}"
 

@@ -55,6 +55,7 @@ from forge.storage.sqlite.database import PATIENCE, Database, Handle
 from forge.storage.sqlite.drivers import Borrowed, Connection, DriverName
 from forge.storage.sqlite.endings import Endings
 from forge.storage.sqlite.listener import SqliteListener
+from forge.storage.sqlite.schedules import SqliteSchedules
 from forge.storage.statements import load_queries
 
 __all__ = ["SqliteStorage"]
@@ -79,6 +80,7 @@ class SqliteStorage(Storage):
         self._sql = load_queries("sqlite")
         self._writer = Handle(self._db)
         self._reader = Handle(self._db)
+        self.schedules = SqliteSchedules(self._sql, self._writing, self._rows_now, self._plan)
 
     def adopt_driver(self, kind: DriverName) -> None:
         """Use the library of a connection that the caller passes along, for there may be only one on a file.
@@ -114,6 +116,9 @@ class SqliteStorage(Storage):
 
     def _rows(self, name: str, /, **params: Any) -> list[tuple[Any, ...]]:
         return self._reader.read(lambda conn: conn.rows(getattr(self._sql, name).sql, params))
+
+    def _rows_now(self, name: str, /, **params: Any) -> list[tuple[Any, ...]]:
+        return self._rows(name, now=self._now(), **params)
 
     def connect(self) -> Any:
         self._db.use_driver(self._db.driver)

@@ -14,9 +14,9 @@ from datetime import datetime, timedelta
 from forge.cluster.cron import Slots
 from forge.cluster.schedules import job_at, now_of, seed
 from forge.cluster.service import Service
-from forge.errors import UsageError
+from forge.errors import DatabaseError, UsageError
 from forge.storage import Storage
-from forge.storage.schedules import Firing, NewSchedule, Schedule, Seeded, Synced
+from forge.storage.schedules import Fired, Firing, NewSchedule, Schedule, Seeded, Synced
 
 __all__ = ["ON_TIME", "Cron", "slots_to_fire"]
 
@@ -25,6 +25,7 @@ ON_TIME = timedelta(seconds=30)
 AT_ONCE = 200  # slots in one transaction
 ROUND = 5.0  # seconds after which a round lets others have their turn
 PRUNE_EVERY = 600.0  # seconds
+PRUNED_AT_ONCE = 1000
 _TICK = timedelta(microseconds=1)
 
 
@@ -89,29 +90,39 @@ class Cron(Service):
     # -- firing ------------------------------------------------------------------------------------------------
 
     def _fire_all(self, term: int) -> list[str]:
+        """What is due, until nothing is. What is wrong with one schedule does not keep the others from firing."""
         end = time.monotonic() + ROUND
         fired: dict[str, int] = {}
         skipped, said = 0, list[str]()
+        failed: dict[str, DatabaseError] = {}
         while time.monotonic() < end:
             due = self._storage.schedules.due()
-            if not due.schedules:
+            if all(schedule.name in failed for schedule in due.schedules):
                 break
             for schedule in due.schedules:
                 try:
-                    slots, going_on = slots_to_fire(schedule, self._slots(schedule), due.now)
+                    done = self._fire(term, schedule, due.now)
                 except UsageError as e:
-                    # What is wrong with one must not keep the others from firing.
                     if self._storage.schedules.disable(term, schedule, str(e)):
                         said.append(f"{schedule.name} is disabled: {e}")
-                    continue
-                firings = [Firing(slot, job_at(schedule, slot)) for slot in slots]
-                done = self._storage.schedules.fire(term, schedule, firings, going_on)
-                fired[schedule.name] = fired.get(schedule.name, 0) + len(done.slots)
-                skipped += len(done.skipped)
+                except DatabaseError as e:
+                    if failed:  # not this one's fault
+                        raise
+                    failed[schedule.name] = e
+                else:
+                    fired[schedule.name] = fired.get(schedule.name, 0) + len(done.slots)
+                    skipped += len(done.skipped)
+        for error in failed.values():
+            raise error
         if names := [name for name, count in fired.items() if count]:
             some = f"{', '.join(names[:5])}{' …' if len(names) > 5 else ''}"
             said.append(f"fired {sum(fired.values())} of {some}" + (f", {skipped} skipped" if skipped else ""))
         return said
+
+    def _fire(self, term: int, schedule: Schedule, now: datetime) -> Fired:
+        slots, going_on = slots_to_fire(schedule, self._slots(schedule), now)
+        firings = [Firing(slot, job_at(schedule, slot)) for slot in slots]
+        return self._storage.schedules.fire(term, schedule, firings, going_on)
 
     def _slots(self, schedule: Schedule) -> Slots:
         key = schedule.expression, schedule.timezone
@@ -124,8 +135,8 @@ class Cron(Service):
     def _prune(self, term: int) -> None:
         """Slots that are old enough to be forgotten, now and then."""
         if time.monotonic() >= self._prune_at:
-            self._prune_at = time.monotonic() + PRUNE_EVERY
-            self._storage.schedules.prune(term)
+            pruned = self._storage.schedules.prune(term, n=PRUNED_AT_ONCE)
+            self._prune_at = time.monotonic() + (PRUNE_EVERY if pruned < PRUNED_AT_ONCE else 0)
 
 
 def _told(done: Synced) -> list[str]:

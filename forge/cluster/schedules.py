@@ -1,4 +1,4 @@
-"""What people do with schedules: make, change, pause, resume, run now, remove. For the API, the shell and the dashboard.
+"""What people do with schedules: make, change, pause, resume, run now, remove. For the API, shell and dashboard.
 
 Every time is the database's. Nothing here needs a leader.
 """
@@ -63,7 +63,7 @@ def _job(schedule: NewSchedule, id: UUID) -> NewJob:
         timeout=schedule.timeout,
         dedupe_key=schedule.dedupe_key,
         unique_for=schedule.unique_for,
-        tags=schedule.tags,
+        tags=(*schedule.tags, f"cron:{schedule.name}"),
         keep_result=schedule.keep_result,
     )
 

@@ -228,6 +228,13 @@ def age(url: str, table: str, column: str, seconds: float, where: str = "true") 
     sql(url, f"update {{{table}}} set {column} = {earlier} where {where}")
 
 
+def lead(url: str, term: int) -> None:
+    """Make this the term of whoever leads."""
+    later = round((time.time() + 3600) * MICROSECONDS) if is_sqlite(url) else "now() + interval '1 hour'"
+    sql(url, "delete from {leader}")
+    sql(url, f"insert into {{leader}} (term, pod, until) values ({term}, 1, {later})")
+
+
 def same_finish(url: str) -> None:
     """Make every ended job one that ended at the same time as the last of them."""
     sql(url, "update {job_history} set finished_at = (select max(finished_at) from {job_history})")

@@ -14,7 +14,7 @@ from forge.job import Done, Ending, JobFilter, NewJob, Status
 from forge.storage import Storage
 from forge.storage.schedules import Fired, Firing, NewSchedule, Schedule, Seeded, Slot, Synced
 
-from .helpers import age, clock, during, new_id, sql
+from .helpers import age, clock, during, lead, new_id
 
 TERM = 7
 LONG_AGO = datetime(2024, 2, 29, 3, tzinfo=UTC)
@@ -23,15 +23,7 @@ DAY = timedelta(days=1)
 
 @pytest.fixture(autouse=True)
 def _leading(storage: Storage, url: str) -> None:
-    lead(storage, url, TERM)
-
-
-def lead(storage: Storage, url: str, term: int) -> None:
-    """Make this the term."""
-    sql(url, "delete from {leader}")
-    later = storage.now() + 3600
-    until = int(later * 1e6) if storage.dialect == "sqlite" else f"to_timestamp({later})"
-    sql(url, f"insert into {{leader}} (term, pod, until) values ({term}, 1, {until})")
+    lead(url, TERM)
 
 
 def full(**changes: Any) -> NewSchedule:
@@ -271,7 +263,7 @@ def test_missed_slots_that_are_not_made_up_for_only_move_the_schedule_on(storage
 
 def test_a_leader_of_another_term_changes_nothing(storage: Storage, url: str) -> None:
     schedule = put(storage)
-    lead(storage, url, TERM + 1)
+    lead(url, TERM + 1)
     before = storage.schedules.all()
     with pytest.raises(LostLease, match="term 7 is over"):
         storage.schedules.fire(TERM, schedule, [firing(LONG_AGO)], LONG_AGO + DAY)

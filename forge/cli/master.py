@@ -124,7 +124,7 @@ def _open(config: Config, pool_size: int = 1, timeout: float | None = None) -> S
 
 def _say_what_is_not_run(config: Config) -> None:
     """Sections that are checked but have nobody yet to serve them: better said than found out."""
-    for name in ("cron", "web", "faktory"):
+    for name in ("web", "faktory"):
         if getattr(config, name):
             log(f"[{name}] is checked but not served by this release", level=logging.WARNING)
 

@@ -136,12 +136,18 @@ class CronConfig(Section):
     args: tuple[Any, ...] | None = setting(None, "the task's arguments", check=checks.json_value)
     payload: Any = setting(None, "the payload: an object holds a task's named arguments", check=checks.json_value)
     schedule: str = setting(
-        REQUIRED, "cron expression of 5 fields, or 6 with seconds first", example='"0 3 * * *"', check=checks.schedule
+        REQUIRED,
+        "cron expression of 5 fields, or 6 with seconds first, or `@daily` and the like",
+        example='"0 3 * * *"',
+        check=checks.schedule,
     )
     timezone: str = setting("UTC", "the time zone the schedule is meant in", check=checks.timezone)
     queue: str | None = setting(None, "else the task's, else `default`", check=checks.name)
     catch_up: Literal["one", "all", "none"] = setting("one", "which missed times are made up for")
-    dedupe: bool = setting(False, "skip a time while the job of the one before has not ended")
+    jitter: float = setting(
+        0.0, "each job runs up to this long after its time, always the same for a time", low=0, high=DAY, unit="seconds"
+    )
+    skip_if_running: bool = setting(False, "skip a time while the job of the one before has not ended")
 
     def faults(self) -> Iterator[tuple[tuple[str, ...], str]]:
         """What to enqueue is said once."""

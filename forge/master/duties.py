@@ -8,6 +8,7 @@ from forge.cluster.service import Runner
 from forge.cluster.services import services
 from forge.config import Config
 from forge.master.presence import Presence
+from forge.master.rolling import Nurseries
 from forge.storage import Storage
 
 __all__ = ["Duties"]
@@ -16,11 +17,12 @@ __all__ = ["Duties"]
 class Duties:
     """One pod's. Nothing here waits for the database, but `join`."""
 
-    def __init__(self, storage: Storage, config: Config, presence: Presence) -> None:
+    def __init__(self, storage: Storage, config: Config, presence: Presence, nurseries: Nurseries) -> None:
         """`storage` is for them alone and has a timeout."""
         self._config = config
         self._lease = Lease(storage.leases, lambda: presence.who.pod.id, config.leader_ttl)
-        self._runner = Runner(services(storage, lambda: self._config, presence.streak), self._lease)
+        mine = services(storage, lambda: self._config, presence.streak, lambda: nurseries.current.schedules)
+        self._runner = Runner(mine, self._lease)
         presence.nobody_leads = self._runner.poke
 
     def start(self) -> None:

@@ -78,7 +78,6 @@ class Master:
         self._sometimes = Sometimes(60.0)
         self.lanes: dict[str, Lane] = {}
         self.presence = Presence(storage, heart, config, self._post)
-        self._duties = Duties(cluster, config, self.presence)
         self._clerk = Courier("clerk", self._post, patient=False)
         self._writer = Writer(storage, self._post, self.presence, self._due_again)
         self._budgets = Budgets(config.limits)
@@ -86,6 +85,7 @@ class Master:
         self._wakes = Wakes(storage, self._clerk)
         self.crew = Crew(self.lanes, self._selector, self._writer.end)
         self.nurseries = Nurseries(nursery, config, self._selector, self._heard, self._settled)
+        self._duties = Duties(cluster, config, self.presence, self.nurseries)
         self.crew.nurseries = self.nurseries
         self.crew.hear = Hearing(self.lanes, self.crew, self._writer, self._desk).hear
         self._claimer = Claimer(storage, self._post, self.presence, self.nurseries, self._writer)

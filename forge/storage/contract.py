@@ -20,6 +20,7 @@ from forge.errors import UsageError
 from forge.job import Claim, Counts, Done, Ending, Job, JobFilter, NewJob, Page, Pod, QueueSettings, Receipt, Status
 from forge.storage.leases import Leases
 from forge.storage.low_water import LowWater
+from forge.storage.schedules import Schedules
 from forge.storage.statements import Query
 
 __all__ = [
@@ -140,6 +141,7 @@ class Storage(abc.ABC):
     dialect: str
     url: str  # without password
     leases: Leases
+    schedules: Schedules
 
     def __enter__(self) -> Self:
         return self

@@ -58,6 +58,7 @@ from forge.storage.postgres.connection import Connection, Database, Rows, TextAr
 from forge.storage.postgres.leases import PostgresLeases, led
 from forge.storage.postgres.listener import PostgresListener
 from forge.storage.postgres.rows import as_job, bare_claim, columns, encoded, fields, packed_ids, uuid_of
+from forge.storage.postgres.schedules import PostgresSchedules
 from forge.storage.statements import check_schema_name, load_queries
 
 __all__ = ["PostgresStorage"]
@@ -92,6 +93,7 @@ class PostgresStorage(Storage):
         self._claims = Claims(url, schema, self._queries, self.enqueue_plan, timeout)
         self.leases = PostgresLeases(self._db, self._queries)
         self._sweep_at = 0.0  # monotonic
+        self.schedules = PostgresSchedules(self._db, self._queries, self.enqueue_plan)
         parts = conninfo_to_dict(self._db.conninfo)
         self.url = f"postgresql://{parts.get('host', 'localhost')}/{parts.get('dbname', '')}"
 

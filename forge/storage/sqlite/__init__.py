@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+import weakref
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 from uuid import UUID
@@ -56,6 +57,7 @@ from forge.storage.sqlite.drivers import Borrowed, Connection, DriverName
 from forge.storage.sqlite.endings import Endings
 from forge.storage.sqlite.leases import SqliteLeases, hold_term
 from forge.storage.sqlite.listener import SqliteListener
+from forge.storage.sqlite.schedules import SqliteSchedules
 from forge.storage.statements import load_queries
 
 __all__ = ["SqliteStorage"]
@@ -88,6 +90,13 @@ class SqliteStorage(Storage):
         self._writer = Handle(self._db)
         self._reader = Handle(self._db)
         self.leases = SqliteLeases(self._reader, self._writer, clock, self._sql)
+        here = weakref.proxy(self)  # else only the collector would close what a storage that nobody needs has open
+        self.schedules = SqliteSchedules(
+            self._sql,
+            lambda: here._writing(durable=True),
+            lambda query, /, **params: list(here._rows_now(query, **params)),
+            lambda jobs, now: here._plan(list(jobs), now),
+        )
 
     def adopt_driver(self, kind: DriverName) -> None:
         """Use the library of a connection that the caller passes along, for there may be only one on a file.
@@ -123,6 +132,9 @@ class SqliteStorage(Storage):
 
     def _rows(self, name: str, /, **params: Any) -> list[tuple[Any, ...]]:
         return self._reader.read(lambda conn: conn.rows(getattr(self._sql, name).sql, params))
+
+    def _rows_now(self, name: str, /, **params: Any) -> list[tuple[Any, ...]]:
+        return self._rows(name, now=self._now(), **params)
 
     def connect(self) -> Any:
         self._db.use_driver(self._db.driver)

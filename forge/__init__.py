@@ -25,6 +25,7 @@ from forge.errors import (
 )
 from forge.job import Cancelled, Dead, Done, Failed, Job, Snooze, Status, Throttled
 from forge.retry import Backoff
+from forge.storage.schedules import Schedule
 
 __all__ = [
     "Backoff",
@@ -48,6 +49,7 @@ __all__ = [
     "LostLease",
     "Middleware",
     "ResultTimeout",
+    "Schedule",
     "SchemaError",
     "Snooze",
     "Status",

@@ -76,7 +76,9 @@ class LockedError(ForgeError):
 
 
 class LostLease(ForgeError):
-    """The pod does not lead any more: its term is over, and nothing was written."""
+    """A leader's write was refused and nothing was changed: the term it carried is over."""
+
+    exit_code = ExitCode.LOCKED
 
 
 class SchemaError(ForgeError):

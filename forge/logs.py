@@ -31,6 +31,7 @@ __all__ = [
     "JobFields",
     "JsonFormatter",
     "RunningJob",
+    "Sometimes",
     "TextFormatter",
     "current_job",
     "reopen",
@@ -173,3 +174,22 @@ def write_stacks(who: str) -> None:
     """
     for paragraph in stacks():
         os.write(2, f"{who} ({os.getpid()}), {paragraph}\n".encode(errors="backslashreplace"))
+
+
+class Sometimes:
+    """Lets a thing be said once in so many seconds, for each of a bounded number of things."""
+
+    MOST = 1000
+
+    def __init__(self, every: float) -> None:
+        self._every = every
+        self._told: dict[str, float] = {}
+
+    def __call__(self, what: str, now: float) -> bool:
+        """Whether to say it now."""
+        if now - self._told.get(what, -self._every) < self._every:
+            return False
+        if len(self._told) >= self.MOST:
+            self._told.clear()
+        self._told[what] = now
+        return True

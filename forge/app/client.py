@@ -15,6 +15,7 @@ from forge.app.handle import JobHandle, in_thread
 from forge.app.middleware import Hooks, Middleware
 from forge.app.opening import Opening, lend
 from forge.app.registry import Handler, HandlerOptions, Registry, Router, kind_of, make_handler, make_router
+from forge.app.schedules import ScheduleOptions, Schedules
 from forge.app.signature import takes_context
 from forge.app.tasks import AsyncTask, SyncTask, Task, TaskDecorator, TaskOptions, Unannotated, fields_for
 from forge.codec import check_name, encode_payload
@@ -60,6 +61,7 @@ class Forge:
         self.starting: list[Callable[[], Any]] = []
         self.stopping: list[Callable[[], Any]] = []
         self.route = make_router(router)
+        self.schedules = Schedules(self)  # of the database, at run time
 
     def __enter__(self) -> Self:
         return self
@@ -127,6 +129,7 @@ class Forge:
         A plain call still calls it; `.enqueue(…)` takes the same arguments and stores a job. Its kind is
         `module.function`, unless `name=` says otherwise. Results are kept for 7 days, unless `keep_result=` does. A
         first parameter annotated as `Context` is the context of the running job; who enqueues does not pass it.
+        `cron="0 3 * * *"` has it enqueued by the clock, in `timezone=`; for more, see `schedule`.
         """
         if fn is None:
             return lambda fn: self._task(fn, options)
@@ -135,10 +138,15 @@ class Forge:
     def _task(self, fn: Callable[..., Any], options: TaskOptions) -> Task[..., Any]:
         said: dict[str, Any] = {"keep_result": True, **options}
         kind, dedupe = kind_of(fn, said.pop("name", None)), said.pop("dedupe", None)
+        cron, timezone = said.pop("cron", None), said.pop("timezone", None)
+        if timezone is not None and cron is None:
+            raise ConfigError(f"{kind}: timezone is that of cron=…, which is not given")
         wants = takes_context(fn)
         handler = make_handler(self, kind, fn, cast(HandlerOptions, said), takes_ctx=False, ctx_first=wants)
         task: Task[..., Any] = (AsyncTask if handler.is_async else SyncTask)(self, handler, dedupe)
         self._registry.add(handler)
+        if cron is not None:
+            self.schedules.declare(kind, cron, task, {"timezone": timezone or "UTC"})
         return task
 
     def handler(self, kind: str, **options: Unpack[HandlerOptions]) -> Callable[[F], F]:
@@ -149,6 +157,16 @@ class Forge:
             return fn
 
         return register
+
+    def schedule(
+        self, name: str, expression: str, task: Task[..., Any] | str, **options: Unpack[ScheduleOptions]
+    ) -> None:
+        """Have a task, or any kind, enqueued by the clock: `app.schedule("nightly", "0 3 * * *", report, args=["eu"])`.
+
+        The expression is cron's of 5 fields, or 6 with seconds first, in UTC or `timezone=`. It is stored when a
+        forge-master runs that has this module among its `modules`.
+        """
+        self.schedules.declare(name, expression, task, options)
 
     def on_worker_start(self, fn: F) -> F:
         """Have a function called in every worker process before its first job: for connections of your own. It may be

@@ -56,9 +56,10 @@ class Context:
     _log: JobLog | None = None
     _said_at = -math.inf  # monotonic: the last word of progress
 
-    def __init__(self, claim: Claim, app: Owner, link: Link) -> None:
+    def __init__(self, claim: Claim, app: Owner, link: Link, began: float | None = None) -> None:
+        """`began`: when, monotonic, if not now."""
         self._claim, self._app, self._link = claim, app, link
-        self._began = time.monotonic()
+        self._began = time.monotonic() if began is None else began
 
     def __repr__(self) -> str:
         return f"<Context {self.kind} {self.id}>"

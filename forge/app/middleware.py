@@ -49,6 +49,7 @@ class Hooks:
         self.around: list[Callable[[Context], AbstractContextManager[object]]] = []
         self.before: list[Callable[[Context], None]] = []
         self.after: list[Callable[[Context, Outcome], None]] = []
+        self.inside = False  # something is around a handler, or before it
 
     def add(self, middleware: Middleware) -> None:
         """Take the hooks that its class overrides."""
@@ -63,6 +64,7 @@ class Hooks:
             self.before.append(middleware.before_job)
         if kind.after_job is not Middleware.after_job:
             self.after.insert(0, middleware.after_job)
+        self.inside = bool(self.around or self.before)
 
     def enqueued(self, jobs: Iterable[NewJob]) -> Iterator[NewJob]:
         """The jobs as they are to be stored."""
@@ -73,7 +75,7 @@ class Hooks:
 
     def entered(self, ctx: Context) -> AbstractContextManager[None]:
         """Around a handler: whatever surrounds it, then what comes before it."""
-        return self._entered(ctx) if self.around or self.before else _NOTHING
+        return self._entered(ctx) if self.inside else _NOTHING
 
     @contextlib.contextmanager
     def _entered(self, ctx: Context) -> Iterator[None]:

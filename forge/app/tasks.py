@@ -38,6 +38,8 @@ class TaskOptions(HandlerOptions, total=False):
 
     name: str | None  # the kind, if not module.function
     dedupe: Dedupe
+    cron: str | None  # when it is enqueued by the clock, without arguments
+    timezone: str | None  # of cron; else UTC
 
 
 class Producer(Protocol):

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Sequence
 
 from forge import config
-from forge.cli import db, doctor, enqueue, jobs, modules, project, queues, settings
+from forge.cli import cluster, db, doctor, enqueue, jobs, modules, project, queues, schedules, settings
 from forge.cli import top as live
 from forge.cli.common import Cli, Parser
 from forge.errors import ExitCode, ForgeError
@@ -97,12 +97,15 @@ def build() -> Parser:
         add(top, name, getattr(jobs, name)).add_argument("id", metavar="ID", nargs="+")
     add(top, "queues", queues.queues)
     live.add_options(add(top, "top", live.top))
+    add(top, "pods", cluster.pods)
+    cluster.add_options(add(top, "run", cluster.run))
     queue = group("queue", "Change one queue's settings.")
     change = add(queue, "set", queues.set_queue)
     change.add_argument("name", metavar="NAME")
     change.add_argument("settings", metavar="KEY=VALUE", nargs="+", help=", ".join(config.QUEUE_KEYS))
     for name in ("pause", "resume"):
         add(queue, name, getattr(queues, name)).add_argument("name", metavar="NAME")
+    schedules.add_commands(add, top)
     batch = add(top, "prune", queues.prune)
     batch.add_argument("--batch", type=int, default=1000, metavar="N", help="rows in one transaction; default 1000")
     database = group("db", "The database's tables.")

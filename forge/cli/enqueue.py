@@ -15,7 +15,7 @@ from forge.errors import ExitCode, UsageError
 from forge.job import ACTIVE
 from forge.worker.modules import Found, known_tasks
 
-__all__ = ["enqueue"]
+__all__ = ["app_of", "enqueue", "parse_arguments", "parse_payload"]
 
 
 def enqueue(cli: Cli) -> int:
@@ -38,12 +38,7 @@ def enqueue(cli: Cli) -> int:
 
 def _known(cli: Cli, found: Found) -> JobHandle[Any]:
     """Through the task itself, so that its signature is checked and its options hold."""
-    cli.closing(found.app)
-    if not same_database(found.app.storage.url, cli.storage().url):
-        raise UsageError(
-            f"the app of {cli.args.kind} is bound to {mask(found.app.storage.url)} in code, not to {cli.shown_url}; "
-            "write Forge() there, or name that database with --database"
-        )
+    app_of(cli, found, cli.args.kind)
     options = _options(cli.args)
     if cli.args.payload is not None or found.handler.takes_ctx or found.task is None:
         return found.app.enqueue(cli.args.kind, _payload(cli, bare=found.handler.takes_ctx), **options)
@@ -54,24 +49,42 @@ def _known(cli: Cli, found: Found) -> JobHandle[Any]:
 
 def _unknown(cli: Cli) -> JobHandle[Any]:
     """A kind of some other program's: no modules are configured, so nothing is known about it."""
-    config = cli.config
-    app = cli.closing(Forge(config.database, schema=config.schema, max_payload=config.max_payload))
+    app = app_of(cli, None, cli.args.kind)
     return app.enqueue(cli.args.kind, _payload(cli, bare=False), **_options(cli.args))
+
+
+def app_of(cli: Cli, found: Found | None, kind: str) -> Forge:
+    """The app that a kind is enqueued through: its own, which must mean the command's database, or a plain one."""
+    if found is None:
+        config = cli.config
+        return cli.closing(Forge(config.database, schema=config.schema, max_payload=config.max_payload))
+    cli.closing(found.app)
+    if not same_database(found.app.storage.url, cli.storage().url):
+        raise UsageError(
+            f"the app of {kind} is bound to {mask(found.app.storage.url)} in code, not to {cli.shown_url}; "
+            "write Forge() there, or name that database with --database"
+        )
+    return found.app
 
 
 def _payload(cli: Cli, *, bare: bool) -> Any:
     """What --payload says, else the arguments: as a task takes them, or for a plain handler as one JSON object."""
     if cli.args.payload is not None:
-        try:
-            return orjson.loads(cli.args.payload)
-        except orjson.JSONDecodeError as e:
-            raise UsageError(f"--payload is not JSON: {e}") from None
+        return parse_payload(cli.args.payload)
     args, kwargs = parse_arguments(cli.args.args)
     if not bare:
         return {"args": args, "kwargs": kwargs}
     if args:
         raise UsageError(f"{cli.args.kind} takes a payload: give key=value arguments, or --payload JSON")
     return kwargs
+
+
+def parse_payload(text: str) -> Any:
+    """What --payload says."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as e:
+        raise UsageError(f"--payload is not JSON: {e}") from None
 
 
 def parse_arguments(words: list[str]) -> tuple[list[Any], dict[str, Any]]:

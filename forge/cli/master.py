@@ -14,7 +14,8 @@ from forge.cli import report
 from forge.cli.common import Cli, Parser, counted, sqlite_file
 from forge.cli.project import native
 from forge.cli.reloading import Watcher, prepare_to_reload
-from forge.cli.starting import check_programs, overruled, programs, take_pid_file
+from forge.cli.starting import check_programs, overruled, programs, take_pid_file, take_sqlite_file
+from forge.cluster.services import TIMEOUT
 from forge.config import Config
 from forge.errors import ExitCode
 from forge.master.notify import Notifier
@@ -44,6 +45,7 @@ def _run(words: list[str]) -> int:
         log(f"forge {__version__} ({native()})  pid {os.getpid()}  config {shown}")
         cli.config.declared_queues()
         take_pid_file(cli)
+        take_sqlite_file(cli)
         _say_what_is_not_run(cli.config)
         # By the environment, so that `Forge()` in a task module of a worker means the database this command means.
         # Other programs do not need to know it.
@@ -76,11 +78,13 @@ def _run(words: list[str]) -> int:
 
 
 def _serve(cli: Cli, nursery: Nursery, notifier: Notifier, hidden: Mapping[str, str | None]) -> int:
-    """The master's life. Its storages hold five connections to PostgreSQL at most: two that claim and finalize, one
-    for the rest, one that listens, one that beats."""
+    """The master's life. Its storages hold eight connections to PostgreSQL at most: two that claim and finalize, one
+    for the rest, one that listens, two that beat, one for the services and one for the lease. A reaper that has found
+    claims to take back holds two more."""
     config = cli.config
     cli.storage().close()
     work, heart = (cli.closing(_open(config)) for _ in range(2))
+    cluster = cli.closing(_open(config, pool_size=2, timeout=TIMEOUT))
     prepare(work, config.declared_queues())
     for line in overruled(config, work.queues()):
         log(line)
@@ -88,6 +92,7 @@ def _serve(cli: Cli, nursery: Nursery, notifier: Notifier, hidden: Mapping[str, 
     return Master(
         work,
         heart,
+        cluster,
         config,
         nursery,
         read_config=lambda: settings.load(path, cli.args.database, schema=cli.args.schema),
@@ -107,20 +112,21 @@ def _parser() -> Parser:
     return parser
 
 
-def _open(config: Config) -> Storage:
+def _open(config: Config, pool_size: int = 1, timeout: float | None = None) -> Storage:
     """A storage of one connection for each of its purposes."""
     return open_storage(
         config.database,
         schema=config.schema,
-        pool_size=1,
+        pool_size=pool_size,
         listen_url=config.listen_database,
         listen=config.listen,
+        timeout=timeout,
     )
 
 
 def _say_what_is_not_run(config: Config) -> None:
     """Sections that are checked but have nobody yet to serve them: better said than found out."""
-    for name in ("cron", "web", "faktory"):
+    for name in ("web", "faktory"):
         if getattr(config, name):
             log(f"[{name}] is checked but not served by this release", level=logging.WARNING)
 

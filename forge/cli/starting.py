@@ -7,14 +7,14 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from forge.cli.common import Cli
+from forge.cli.common import Cli, sqlite_file
 from forge.config import Config
 from forge.config.model import CommandConfig, PoolConfig
 from forge.errors import ConfigError
 from forge.job import QueueSettings
 from forge.master.pidfile import PidFile
 
-__all__ = ["check_programs", "overruled", "programs", "take_pid_file"]
+__all__ = ["check_programs", "overruled", "programs", "take_pid_file", "take_sqlite_file"]
 
 
 def take_pid_file(cli: Cli) -> None:
@@ -22,6 +22,16 @@ def take_pid_file(cli: Cli) -> None:
     path = Path(cli.args.pid_file) if cli.args.pid_file else cli.config.pid_file
     if path is not None and not cli.args.check:
         cli.closing(PidFile(path))
+
+
+def take_sqlite_file(cli: Cli) -> None:
+    """A SQLite file is one master's: a lock beside it is held until the command ends; nothing with --check. It goes
+    with its process however that ends, so one that was killed is no obstacle."""
+    file = sqlite_file(cli.config.database)
+    if file is not None and not cli.args.check and file.parent.is_dir():  # else the storage says what is wrong
+        real = Path(os.path.realpath(file))
+        advice = "a SQLite file has room for one: stop that one, or use PostgreSQL"
+        cli.closing(PidFile(real.with_name(f"{real.name}-master"), advice))
 
 
 def check_programs(config: Config) -> None:

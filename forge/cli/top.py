@@ -13,17 +13,19 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
+from forge.cli.cluster import leads
 from forge.cli.common import Cli, counted, duration, table, until
 from forge.errors import DatabaseError, ExitCode, UsageError
 from forge.job import Counts, Job, JobFilter, Pod, QueueSettings, Status
 from forge.storage import Storage
+from forge.storage.leases import Leader
 
 __all__ = ["add_options", "top"]
 
 RUNNING = 200  # jobs looked at, newest first; a screen has room for fewer
 SHARE = 10  # counting what has ended reads all history, so looks take at most 1/10 of the database's time
 QUEUES = ("queue", "workers", "pending", "scheduled", "running", "failed", "done", "dead", "per s", "oldest", "state")
-PODS = ("pod", "host", "pid", "up", "running", "heard of", "queues")
+PODS = ("pod", "host", "pid", "up", "running", "heard of", "leads", "queues")
 JOBS = ("running", "kind", "queue", "attempt", "for")
 
 
@@ -37,6 +39,7 @@ class Look:
     live: Mapping[str, Counts]
     ended: Mapping[str, Mapping[Status, int]]
     pods: list[Pod]
+    leader: Leader | None
     running: list[Job]
 
     @classmethod
@@ -44,7 +47,7 @@ class Look:
         """Now."""
         began = time.monotonic()
         now, running = storage.now(), storage.find(JobFilter(frozenset({Status.IN_PROGRESS})), limit=RUNNING).jobs
-        found = (storage.queues(), storage.counts(), storage.ended_counts(), storage.pods())
+        found = (storage.queues(), storage.counts(), storage.ended_counts(), storage.pods(), storage.leases.leader())
         return cls(now, time.monotonic() - began, *found, running)
 
     def rate(self, queue: str, before: Look) -> float:
@@ -117,7 +120,7 @@ def _lines(cli: Cli, look: Look, before: Look) -> Iterator[str]:
     if look.pods:
         yield ""
         hands = Counter(job.pod for job in look.running)
-        yield from table(PODS, (_pod_row(pod, hands[pod.id], look.now) for pod in look.pods)).splitlines()
+        yield from table(PODS, (_pod_row(pod, hands[pod.id], look) for pod in look.pods)).splitlines()
     if look.running:
         yield ""
         oldest = sorted(look.running, key=lambda job: job.claimed_at or job.run_at)
@@ -137,9 +140,10 @@ def _queue_row(name: str, look: Look, before: Look) -> tuple[object, ...]:
     )
 
 
-def _pod_row(pod: Pod, running: int, now: float) -> tuple[object, ...]:
-    up, silent = duration(now - pod.started_at.timestamp()), duration(now - pod.beat_at.timestamp())
-    return pod.id, pod.host, pod.pid, up, running, f"{silent} ago", ", ".join(pod.queues)
+def _pod_row(pod: Pod, running: int, look: Look) -> tuple[object, ...]:
+    up, silent = duration(look.now - pod.started_at.timestamp()), duration(look.now - pod.beat_at.timestamp())
+    term, queues = leads(pod, look.leader), ", ".join(pod.queues)
+    return pod.id, pod.host, pod.pid, up, running, f"{silent} ago", term, queues
 
 
 def _job_row(job: Job, now: float) -> tuple[object, ...]:
@@ -163,6 +167,7 @@ def _as_json(cli: Cli, look: Look, before: Look) -> dict[str, Any]:
             }
             for name in look.queues
         ],
+        "leader": look.leader,
         "pods": [
             {"id": pod.id, "host": pod.host, "pid": pod.pid, "queues": pod.queues, "started_at": pod.started_at,
              "beat_at": pod.beat_at, "running": hands[pod.id]}

@@ -1,1 +1,4 @@
-"""What many pods on one database do together: each service here runs on the leader or on every pod."""
+"""What pods do for the cluster beside running jobs: services, and the lease that says which pod leads.
+
+Knows the storage and the settings; nothing of the processes, the workers or the commands that use it.
+"""

@@ -6,14 +6,13 @@ import logging
 import time
 from collections.abc import Callable, Collection
 
-from forge.cluster.service import Service
+from forge.cluster.service import Service, say
 from forge.cluster.shares import changes
 from forge.storage.shares import Shares
 
 __all__ = ["Rebalance"]
 
-_LOGGER = logging.getLogger("forge.cluster")
-
+EVERY, ALONE = 2.0, 5.0  # seconds between rounds: of several pods, and of one, which has all it may have without a word
 LOOK_EVERY = 60.0  # seconds between looks for queues that nobody serves: one is told of when two looks have found it,
 TELL_AGAIN = 3600.0  # and again after this long
 
@@ -22,7 +21,7 @@ class Rebalance(Service):
     """Splits the workers of every queue over the pods that serve it."""
 
     name = "rebalance"
-    every = 2.0
+    every = EVERY
     leader_only = True
 
     def __init__(self, shares: Shares, clock: Callable[[], float] = time.monotonic) -> None:
@@ -36,6 +35,7 @@ class Rebalance(Service):
         assert term is not None, "only a leader splits"
         cluster = self._shares.cluster()
         told = changes(cluster)
+        self.every = EVERY if told or len(cluster.pods) > 1 else ALONE
         if told:
             self._shares.assign(term, told)
         self._look_for_unserved()
@@ -53,10 +53,9 @@ class Rebalance(Service):
         for queue, waits in found.items():
             if queue in self._unserved and now - self._told.get(queue, -TELL_AGAIN) >= TELL_AGAIN:
                 self._told[queue] = now
-                _LOGGER.warning(
-                    "nobody serves queue %s%s; name it in forge.toml ([queues.%s]) or FORGE_QUEUES of a pod",
-                    queue, ", and jobs wait in it" if waits else "", queue,
-                )  # fmt: skip
+                waiting = ", and jobs wait in it" if waits else ""
+                where = f"name it in forge.toml ([queues.{queue}]) or FORGE_QUEUES of a pod"
+                say(self.name, f"nobody serves queue {queue}{waiting}; {where}", logging.WARNING)
         self._unserved = set(found)
         self._told = {queue: at for queue, at in self._told.items() if queue in found}
 

@@ -1,20 +1,213 @@
-"""The skeleton that the cluster's services share."""
+"""Periodic services of a pod: one skeleton, one thread that runs them all.
+
+A service does one round at a time, and a round is short: every query has a timeout (that of the storage it was given),
+and a service with much to do does a part and asks for another round soon by setting `every`. What goes wrong in a round
+is logged, and the next one waits longer; nothing that a service meets ends the thread or makes it spin.
+
+A leader service runs only while this pod trusts its lease, and is given the term for its writes. `forge.cluster.lease`
+says what that is worth.
+"""
 
 from __future__ import annotations
 
 import abc
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
-__all__ = ["Service"]
+from forge.errors import ForgeError, LostLease
+from forge.logs import Sometimes
+
+__all__ = ["Leadership", "Runner", "Service", "say"]
+
+JITTER = 0.2  # a round comes up to this part of `every` sooner or later: pods must not work in step
+LONGEST_BACKOFF = 15.0  # seconds
+TELL_EVERY = 60.0  # seconds between two lines about one service that keeps failing
+STUCK_AFTER = 60.0  # seconds in one round after which a leader lets another one try
+
+_LOGGER = logging.getLogger("forge.cluster")
+
+
+def say(who: str, text: str, level: int = logging.INFO) -> None:
+    """One line of the log, in the name of a service."""
+    _LOGGER.log(level, "%s", text, extra={"who": who})
 
 
 class Service(abc.ABC):
-    """Something that is done again and again."""
+    """Something that a pod, or the leading pod, does now and then."""
 
     name: str  # as in `forge run <name>`
-    every: float  # seconds between runs, jittered by the runner
+    every: float  # seconds between runs, jittered by the runner; may change from run to run
     leader_only: bool  # run with a term, or by every pod
+    level: int = logging.INFO  # of the line about what a round did
 
     @abc.abstractmethod
     def run_once(self, term: int | None) -> str | None:
-        """One round; what it did, in words for the log, or None if nothing. Leader services get the term and hand it
-        to every write."""
+        """One round; what it did, in words for the log, or None if nothing. Leader services get the term and hand it to
+        every write."""
+
+
+class Leadership(Protocol):
+    """What the runner needs of a lease: see `forge.cluster.lease.Lease`."""
+
+    def term(self) -> int | None:
+        """The term in which this pod leads, as far as it may trust that now."""
+
+    def tend(self) -> float:
+        """Ask for the lease or renew it. Answers after how many seconds to do it again. Raises nothing."""
+
+    def drop(self, term: int) -> None:
+        """A write of this term was refused."""
+
+    def release(self) -> None:
+        """Let another pod lead at once. Raises nothing."""
+
+
+class _Turn:
+    """When a service is next run, and how often it has failed in a row."""
+
+    def __init__(self, service: Service, at: float) -> None:
+        self.service, self.at, self.failures = service, at, 0
+
+    def follow(self, now: float) -> None:
+        """Set the time of the next round."""
+        pause = self.service.every
+        if self.failures:
+            pause = max(pause, min(max(pause, 0.5) * 2**self.failures, LONGEST_BACKOFF))
+        self.at = now + pause * random.uniform(1 - JITTER, 1 + JITTER)
+
+
+class Runner:
+    """Runs services in a thread of its own; another thread keeps the lease, so that a long round does not cost it."""
+
+    def __init__(
+        self,
+        services: Sequence[Service],
+        lease: Leadership | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Without a lease leader services are not run."""
+        self._lease, self._clock = lease, clock
+        now = clock()
+        self._turns = [_Turn(service, now + service.every * random.random()) for service in services]
+        self._term: int | None = None  # in which leader services were run last
+        self._round_began: float | None = None
+        self._wake = threading.Event()
+        self._tend_now = threading.Event()
+        self._stopping = threading.Event()
+        self._sometimes = Sometimes(TELL_EVERY)
+        self._threads = [threading.Thread(target=self._run, name="services", daemon=True)]
+        if lease is not None:
+            self._threads.append(threading.Thread(target=self._tend, args=(lease,), name="lease", daemon=True))
+
+    def start(self) -> None:
+        """Begin."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Begin no more rounds, and give back the lease once the round under way is over. Waits for nothing."""
+        self._stopping.set()
+        self._wake.set()
+        self._tend_now.set()
+
+    def poke(self) -> None:
+        """The lease may be free: look now. From any thread."""
+        self._tend_now.set()
+
+    def join(self, timeout: float) -> bool:
+        """Wait for that; False if it took too long."""
+        end = self._clock() + timeout
+        for thread in self._threads:
+            thread.join(max(0.0, end - self._clock()))
+        return not any(thread.is_alive() for thread in self._threads)
+
+    # -- the thread of services --------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            soonest = min((turn.at for turn in self._turns), default=self._clock() + 60.0)
+            self._wake.wait(max(0.0, soonest - self._clock()))
+            self._wake.clear()
+            self.run_due()
+
+    def run_due(self) -> None:
+        """One round of every service whose time it is."""
+        self._notice_new_term()
+        for turn in sorted(self._turns, key=lambda turn: turn.at):
+            if self._stopping.is_set():
+                return
+            if turn.at <= self._clock():
+                self._round(turn)
+                turn.follow(self._clock())
+
+    def _notice_new_term(self) -> None:
+        """Who has come to lead begins with everything."""
+        term = self._lease.term() if self._lease else None
+        if term is not None and term != self._term:
+            self._term = term
+            for turn in self._turns:
+                if turn.service.leader_only:
+                    turn.at = min(turn.at, self._clock())
+
+    def _round(self, turn: _Turn) -> None:
+        service = turn.service
+        term = self._lease.term() if self._lease and service.leader_only else None
+        if service.leader_only and term is None:
+            turn.failures = 0
+            return
+        self._round_began = self._clock()
+        try:
+            did = service.run_once(term)
+        except LostLease:
+            assert self._lease is not None and term is not None
+            self._lease.drop(term)
+        except Exception as e:  # noqa: BLE001 (whatever one service meets, the others must be run)
+            turn.failures += 1
+            words = str(e) if isinstance(e, ForgeError) else f"{type(e).__name__}: {e}"
+            if self._sometimes(service.name, self._clock()):
+                say(service.name, f"{words}; trying again", logging.WARNING)
+        else:
+            if turn.failures:
+                self._recover()
+            turn.failures = 0
+            if did is not None:
+                say(service.name, did, service.level)
+        finally:
+            self._round_began = None
+
+    def _recover(self) -> None:
+        """What kept one service from its work is over, and perhaps what kept the others: they need not wait."""
+        for turn in self._turns:
+            if turn.failures:
+                turn.at = min(turn.at, self._clock() + turn.service.every * random.random())
+
+    # -- the thread of the lease -------------------------------------------------------------------------------
+
+    def _tend(self, lease: Leadership) -> None:
+        services = self._threads[0]
+        while not self._stopping.is_set():
+            if self._stuck():
+                if lease.term() is not None:
+                    say("leader", "a service does not come back; another pod may lead", logging.ERROR)
+                    lease.release()
+                self._stopping.wait(1.0)
+                continue
+            self._tend_now.clear()
+            before = lease.term()
+            pause = lease.tend()
+            if lease.term() != before:
+                self._wake.set()
+            if not self._stopping.is_set():  # else its poke may have come before the clear
+                self._tend_now.wait(pause)
+        services.join()  # a write under way may still carry the term
+        lease.release()
+
+    def _stuck(self) -> bool:
+        """A leader whose services hang keeps all others from leading."""
+        began = self._round_began
+        return began is not None and self._clock() - began > STUCK_AFTER

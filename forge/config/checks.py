@@ -26,6 +26,18 @@ __all__ = [
 ]
 
 MAX_NAME = 255  # characters, as in forge.codec
+# What cron has for the commonest schedules.
+NICKNAMES = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+_RANGE_OF_ONE = re.compile(r"(?<![\w#/-])(\w+)-\1(?:/\d+)?(?![\w/-])", re.IGNORECASE)
+_FOREIGN = re.compile(r"(?<![a-z])[hrw](?![a-z])", re.IGNORECASE)
 _BAD_IN_NAME = re.compile("[\x00-\x1f\x7f-\x9f,\ud800-\udfff]")
 
 
@@ -82,15 +94,22 @@ def parameters(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def seconds_last(expression: str) -> str:
-    """A schedule of 6 fields, seconds first, in the order that croniter wants; one of 5 as it is."""
-    first, *others = expression.split()
+    """A schedule of 6 fields, seconds first, as croniter wants it: they are last there, and 3-3 would mean any."""
+    plain = _RANGE_OF_ONE.sub(r"\1", NICKNAMES.get(expression.strip().lower(), expression))
+    first, *others = plain.split()
     return " ".join([*others, first] if len(others) == 5 else [first, *others])
 
 
 def schedule(value: str) -> str | None:
     """A cron expression that has a next time."""
+    if value.strip().startswith("@"):
+        known = value.strip().lower() in NICKNAMES
+        return None if known else f"5 or 6 cron fields, or one of {', '.join(NICKNAMES)}"
     if len(value.split()) not in (5, 6):
         return '5 cron fields, or 6 with seconds first, such as "0 3 * * *"'
+    if foreign := _FOREIGN.search(value):
+        # croniter reads 15W as 15, and R as another number at each start.
+        return f"a cron expression without {foreign[0].upper()}, which forge does not know"
     import croniter  # a user without schedules need not wait for it
 
     try:

@@ -144,12 +144,18 @@ class CronConfig(Section):
     args: tuple[Any, ...] | None = setting(None, "the task's arguments", check=checks.json_value)
     payload: Any = setting(None, "the payload: an object holds a task's named arguments", check=checks.json_value)
     schedule: str = setting(
-        REQUIRED, "cron expression of 5 fields, or 6 with seconds first", example='"0 3 * * *"', check=checks.schedule
+        REQUIRED,
+        "cron expression of 5 fields, or 6 with seconds first, or `@daily` and the like",
+        example='"0 3 * * *"',
+        check=checks.schedule,
     )
     timezone: str = setting("UTC", "the time zone the schedule is meant in", check=checks.timezone)
     queue: str | None = setting(None, "else the task's, else `default`", check=checks.name)
     catch_up: Literal["one", "all", "none"] = setting("one", "which missed times are made up for")
-    dedupe: bool = setting(False, "skip a time while the job of the one before has not ended")
+    jitter: float = setting(
+        0.0, "each job runs up to this long after its time, always the same for a time", low=0, high=DAY, unit="seconds"
+    )
+    skip_if_running: bool = setting(False, "skip a time while the job of the one before has not ended")
 
     def faults(self) -> Iterator[tuple[tuple[str, ...], str]]:
         """What to enqueue is said once."""
@@ -227,6 +233,10 @@ class Config(Section):
     capacity: int = setting(
         1, "this pod's part of the workers of its queues, compared with that of the others", low=1, high=10_000
     )
+    leader_ttl: float = setting(
+        15.0, "the silence after which another pod leads in the place of one that did", low=0.2, high=3600,
+        unit="seconds",
+    )  # fmt: skip
     poll_interval: float = setting(
         1.0, "how often queues are looked at when no wake-up comes", low=0.01, high=3600, unit="seconds"
     )

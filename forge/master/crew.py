@@ -64,6 +64,18 @@ class Crew:
         for lane in self._lanes.values():
             yield from lane.slots
 
+    def summary(self, in_programs: int) -> str:
+        """`4 workers, 2 jobs running`; `in_programs` are jobs that no worker runs."""
+        slots = list(self.slots())
+        running = sum(1 for slot in slots for _ in slot.running()) + in_programs
+        return f"{counted(sum(slot.ready for slot in slots), 'worker')}, {counted(running, 'job')} running"
+
+    def forget(self, why: str) -> None:
+        """The jobs in hand are somebody else's: kill what runs them."""
+        for slot in self.slots():
+            slot.in_hand.clear()
+            self.kill(slot, why, blameless=True)
+
     # -- life --------------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:

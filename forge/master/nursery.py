@@ -17,6 +17,7 @@ import orjson
 
 from forge.errors import ConfigError, ExitCode, ForgeError
 from forge.protocol import Lines, order_line
+from forge.storage.schedules import NewSchedule
 
 __all__ = ["Nursery", "how_it_ended"]
 
@@ -41,6 +42,7 @@ class Nursery:
         self.started_at = time.monotonic()
         self.kinds: dict[str, dict[str, Any]] = {}
         self.unsafe: list[str] = []
+        self.schedules: tuple[NewSchedule, ...] = ()  # of the configuration and of code
         self._may_be_empty = may_be_empty
         self._lines = Lines()
         self._orders: deque[tuple[bytes, list[int]]] = deque()  # with the descriptors that go along
@@ -83,6 +85,7 @@ class Nursery:
 
     def _is_ready(self, message: dict[str, Any]) -> None:
         self.kinds, self.unsafe = message["kinds"], message["unsafe"]
+        self.schedules = tuple(NewSchedule.of_message(each) for each in message["schedules"])
         if not self._may_be_empty and all(about.get("builtin") for about in self.kinds.values()):
             raise ConfigError('no tasks to run; name their modules in forge.toml: modules = ["tasks"]')
         self.ready = True

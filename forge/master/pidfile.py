@@ -21,11 +21,11 @@ LONGEST = 32  # bytes of a pid file; what is longer is somebody's text
 class PidFile:
     """Made: the file is this process's. Closed: it is gone."""
 
-    def __init__(self, path: Path) -> None:
-        """`LockedError` if another master holds it, `ConfigError` if it cannot be written."""
+    def __init__(self, path: Path, advice: str = "stop that one, or give this one another --pid-file") -> None:
+        """`LockedError` with the advice if another master holds it, `ConfigError` if it cannot be written."""
         self.path = path
         try:
-            self._fd = _take(path)
+            self._fd = _take(path, advice)
         except OSError as e:
             raise ConfigError(f"cannot write the pid file {path}: {e.strerror}") from None
 
@@ -37,12 +37,12 @@ class PidFile:
         os.close(self._fd)
 
 
-def _take(path: Path) -> int:
+def _take(path: Path, advice: str) -> int:
     while True:
         # Python opens everything close-on-exec: neither the zygote nor a pool's program keeps the lock alive.
         fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            _lock(fd, path)
+            _lock(fd, path, advice)
             if _is_at(fd, path):  # else its holder was leaving and removed it between our two calls
                 _write(fd, path)
                 return fd
@@ -52,15 +52,13 @@ def _take(path: Path) -> int:
         os.close(fd)
 
 
-def _lock(fd: int, path: Path) -> None:
+def _lock(fd: int, path: Path, advice: str) -> None:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         holder = os.pread(fd, LONGEST, 0).decode("ascii", "replace").strip()
         who = f"pid {holder}" if holder.isdecimal() else "which has not written its pid yet"
-        raise LockedError(
-            f"another forge-master ({who}) holds {path}; stop that one, or give this one another --pid-file"
-        ) from None
+        raise LockedError(f"another forge-master ({who}) holds {path}; {advice}") from None
 
 
 def _write(fd: int, path: Path) -> None:

@@ -8,23 +8,22 @@ from __future__ import annotations
 
 import logging
 import os
-import random
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
+from forge.cluster.reaper import Streak
 from forge.config import Config, QueueConfig
 from forge.master.couriers import Beater, Courier, Ears, Post
 from forge.master.identity import is_dead, own_name
-from forge.master.telling import Sometimes, counted, log
+from forge.master.telling import Sometimes, log
 from forge.storage import Storage
-from forge.storage.contract import SETTINGS, Incarnation, Reaped
+from forge.storage.contract import SETTINGS, Incarnation
 
 __all__ = ["Beat", "Presence", "prepare"]
 
-REAP_EVERY = 15.0  # seconds, or half the stale threshold if that is less
 ASK_EVERY = 0.25  # seconds between questions for cancellations that a wake-up for no queue in particular leads to
 
 
@@ -63,7 +62,8 @@ class Presence:
         self._queues: list[str] = []
         self._beating_for: Incarnation
         self._ask_at = 0.0  # monotonic: of the last question that a wake-up led to, or of the one to come
-        self._reap_at = time.monotonic() + config.stale_after
+        self.streak = Streak()  # of beats, for the reaper
+        self.nobody_leads: Callable[[], None] = lambda: None  # called when a pod has stopped to
         self._down_since: float | None = None
         self._told = False
         self._sometimes = Sometimes(10.0)
@@ -126,6 +126,7 @@ class Presence:
             shares = self._shares() if alive else None
         else:
             shares = self._heart.shares.beat(who, self.running)
+        self.streak.beat(self._config.stale_after)
         if shares is None:
             self._beating_for = self._register(self._heart)
             shares = self._shares()
@@ -152,7 +153,9 @@ class Presence:
         return same
 
     def woken(self, words: set[str], now: float) -> None:
-        """Somebody may want a job cancelled."""
+        """Somebody may want a job cancelled, or have stopped to lead."""
+        if "leader:" in words:
+            self.nobody_leads()
         if f"cancel:{self.who.pod.id}" in words:
             self._beater.poke()
         elif "*" in words and self.holding and self._ask_at <= now:  # else the question to come will do
@@ -163,23 +166,10 @@ class Presence:
         """They may have changed."""
         self._beater.poke_shares()
 
-    def reap(self, clerk: Courier, now: float) -> None:
-        """Look for pods that are gone, if it is time."""
-        if now >= self._reap_at and not clerk.busy:
-            stale = self._config.stale_after
-            self._reap_at = now + min(REAP_EVERY, stale / 2) * random.uniform(0.8, 1.2)
-            clerk.send(lambda: self._storage.reap(stale), self._reaped)
-
-    @staticmethod
-    def _reaped(reaped: Reaped | None, _: str | None) -> None:
-        if reaped is not None and (reaped.pods or reaped.jobs):
-            pods, jobs = counted(len(reaped.pods), "pod"), counted(reaped.jobs, "job")
-            log(f"{pods} had gone silent; {jobs} taken back", level=logging.WARNING)
-
     def outage(self, error: str) -> None:
         """The database could not be used."""
         now = time.monotonic()
-        self._reap_at = now + self._config.stale_after  # a silent pod may only have been cut off like this one
+        self.streak.end()  # a silent pod may only have been cut off like this one
         self._down_since = self._down_since or now
         if self._sometimes("outage", now):
             self._told = True

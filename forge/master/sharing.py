@@ -6,11 +6,9 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 
-from forge.cluster.rebalance import Rebalance
 from forge.config import Config
 from forge.master.couriers import Courier
 from forge.master.lanes import Lane
-from forge.master.leading import Leading
 from forge.master.presence import Presence, prepare
 from forge.master.telling import log
 from forge.storage import Storage
@@ -27,7 +25,6 @@ class Sharing:
         """`hurry` has slots looked at soon: there are more of them, or fewer."""
         self._storage, self._lanes, self._presence, self._clerk = storage, lanes, presence, clerk
         self._hurry = hurry
-        self._leading = Leading(storage, Rebalance(storage.shares), clerk, presence.ask_for_shares)
 
     def apply(self, shares: Mapping[str, int]) -> bool:
         """How many workers this pod may have of each queue. Whether that is news."""
@@ -56,10 +53,16 @@ class Sharing:
         self._presence.running = {name: lane.held(in_programs[name]) for name, lane in self._lanes.items()}
         if not serving:
             return
-        self._leading.tick(self._presence.who.pod.id, now)
         for lane in self._lanes.values():
             if lane.scale(now):
                 self._ask_whether_work_waits(lane)
+
+    def note(self, in_programs: int) -> None:
+        """For the pod's heart: whether jobs are in hand, and which queues could take some."""
+        lanes = self._lanes.values()
+        in_lanes = any(lane.waiting or any(slot.in_hand for slot in lane.slots) for lane in lanes)
+        self._presence.holding = in_lanes or in_programs > 0
+        self._presence.idle = [lane.queue for lane in lanes if lane.room and not lane.busy]
 
     def _ask_whether_work_waits(self, lane: Lane) -> None:
         def answer(seconds: float | None, _: str | None) -> None:

@@ -26,6 +26,7 @@ from forge.master.claiming import Claimer
 from forge.master.commands import Hidden
 from forge.master.couriers import Courier, Then
 from forge.master.crew import Crew
+from forge.master.duties import Duties
 from forge.master.hearing import Hearing
 from forge.master.lanes import Lane, arrange
 from forge.master.notify import Notifier
@@ -57,6 +58,7 @@ class Master:
         self,
         storage: Storage,
         heart: Storage,
+        cluster: Storage,
         config: Config,
         nursery: Nursery,
         *,
@@ -64,8 +66,8 @@ class Master:
         notifier: Notifier | None = None,
         hidden: Hidden | None = None,
     ) -> None:
-        """`heart` is a storage for the heartbeat alone. The nursery is ready. `read_config` is called on SIGHUP;
-        `hidden` are variables that programs are to find as they were."""
+        """`heart` is a storage for the heartbeat alone, `cluster` one for the services, with a timeout. The nursery is
+        ready. `read_config` is called on SIGHUP; `hidden` are variables that programs are to find as they were."""
         self.storage, self.config = storage, config
         self._read_config = read_config or (lambda: config)
         self._notifier = notifier or Notifier({})
@@ -85,6 +87,7 @@ class Master:
         self._sharing = Sharing(storage, self.lanes, self.presence, self._clerk, self._hurry)
         self.crew = Crew(self.lanes, self._selector, self._writer.end)
         self.nurseries = Nurseries(nursery, config, self._selector, self._heard, self._settled)
+        self._duties = Duties(cluster, config, self.presence, self.nurseries)
         self.crew.nurseries = self.nurseries
         self.crew.hear = Hearing(self.lanes, self.crew, self._writer, self._desk).hear
         self._claimer = Claimer(storage, self._post, self.presence, self.nurseries, self._writer)
@@ -110,6 +113,7 @@ class Master:
         log(f"{counted(len(list(self.crew.slots())), 'worker')} ready in {time.monotonic() - began:.2f} s")
         self._notifier.ready(self._summary())
         log(f"ctrl-c drains ({self.config.shutdown_timeout:.0f} s); twice stops now")
+        self._duties.start()
         gc.collect()
         gc.freeze()  # what is there now stays: collections need not look at it
         # Jobs in hand are no cycles. At Python's own 700 a fifth of a busy master's time went into looking for some.
@@ -178,7 +182,6 @@ class Master:
         self.nurseries.tick(now)
         self._desk.tick(now)
         self._wakes.tick(self.lanes.values(), self.presence.who.pod.id, now)
-        self.presence.reap(self._clerk, now)
         at = [now + TICK_IDLE, self.crew.next_at(now)]
         for lane in list(self.lanes.values()):
             lane.recall(now)
@@ -191,10 +194,7 @@ class Master:
                 at.append(now + TICK_AHEAD)
         if self.nurseries.unsettled:
             at.append(now + TICK)
-        lanes = self.lanes.values()
-        in_lanes = any(lane.waiting or any(s.in_hand for s in lane.slots) for lane in lanes)
-        self.presence.holding = in_lanes or self.programs.in_hand > 0
-        self.presence.idle = [lane.queue for lane in lanes if lane.room and not lane.busy]
+        self._sharing.note(self.programs.in_hand)
         self._tick_at = min(at)
 
     # -- news --------------------------------------------------------------------------------------------------
@@ -265,9 +265,7 @@ class Master:
         self.programs.lost()
         for lane in self.lanes.values():
             lane.waiting.clear()
-        for slot in self.crew.slots():
-            slot.in_hand.clear()
-            self.crew.kill(slot, "the pod had been taken for dead", blameless=True)
+        self.crew.forget("the pod had been taken for dead")
 
     # -- settings ----------------------------------------------------------------------------------------------
 
@@ -299,6 +297,7 @@ class Master:
             old, self.config = self.config, config
             change_logs(config)
             self.presence.change(config, self._clerk)
+            self._duties.change(config)
             self._budgets.change(config.limits)
             self._make_lanes(serving=True)
             self.programs.configure(config, self.nurseries.current)
@@ -308,9 +307,7 @@ class Master:
 
     def _summary(self) -> str:
         """`4 workers, 2 jobs running`, for systemctl status."""
-        slots = list(self.crew.slots())
-        running = sum(1 for slot in slots for _ in slot.running()) + self.programs.places.running.total()
-        return f"{counted(sum(slot.ready for slot in slots), 'worker')}, {counted(running, 'job')} running"
+        return self.crew.summary(self.programs.places.running.total())
 
     # -- signals and the end -----------------------------------------------------------------------------------
 
@@ -345,6 +342,7 @@ class Master:
         """Give back what has not started, wait for what has, give back what will not end."""
         assert self._stop_by is not None
         self._notifier.stopping()
+        self._duties.stop()
         self.crew.stopping = self._claimer.stopping = True
         self.programs.drain()
         self._sharing.leave()
@@ -359,6 +357,7 @@ class Master:
             self._writer.release(slot.close(), "the master was stopped")
         by = max(self._stop_by, time.monotonic() + WRITE_WITHIN)
         self._until(lambda: not self._writer.unwritten or time.monotonic() >= by)
+        self._duties.join(WRITE_WITHIN)
         self.presence.stop()
         self.nurseries.close()
         return self._leave()

@@ -7,6 +7,7 @@ import logging
 from forge import logs
 from forge.config import Config
 from forge.errors import ForgeError
+from forge.logs import Sometimes
 
 __all__ = ["Sometimes", "change_logs", "counted", "log"]
 
@@ -29,22 +30,3 @@ def change_logs(config: Config) -> None:
         logs.setup(config.logging, "master")
     except ForgeError as e:
         log(f"{e}; the log stays as it was", level=logging.ERROR)
-
-
-class Sometimes:
-    """Lets a thing be said once in so many seconds, for each of a bounded number of things."""
-
-    MOST = 1000
-
-    def __init__(self, every: float) -> None:
-        self._every = every
-        self._told: dict[str, float] = {}
-
-    def __call__(self, what: str, now: float) -> bool:
-        """Whether to say it now."""
-        if now - self._told.get(what, -self._every) < self._every:
-            return False
-        if len(self._told) >= self.MOST:
-            self._told.clear()
-        self._told[what] = now
-        return True

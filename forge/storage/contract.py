@@ -12,17 +12,17 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 from uuid import UUID
 
 from forge.codec import check_name, clean_text
 from forge.errors import UsageError
 from forge.job import Claim, Counts, Done, Ending, Job, JobFilter, NewJob, Page, Pod, QueueSettings, Receipt, Status
+from forge.storage.leases import Leases
 from forge.storage.low_water import LowWater
+from forge.storage.schedules import Schedules
+from forge.storage.shares import Shares
 from forge.storage.statements import Query
-
-if TYPE_CHECKING:
-    from forge.storage.shares import Shares
 
 __all__ = [
     "RETRY_DELAYS",
@@ -82,8 +82,8 @@ class Incarnation:
     def __init__(self, pod: Pod) -> None:
         self.pod = pod
         # Tokens of claims whose answer was lost: what they claimed, if anything, is to be found and given back. By
-        # token, the monotonic times of giving up and of the next look.
-        self.doubtful: dict[int, tuple[float, float]] = {}
+        # token, the monotonic times of the looks to come.
+        self.doubtful: dict[int, list[float]] = {}
         self._numbers = itertools.count(1)
 
     def mint(self) -> int:
@@ -128,7 +128,8 @@ class Listener(abc.ABC):
 
     @abc.abstractmethod
     def wait(self, timeout: float) -> set[str]:
-        """Queues (or `cancel:<pod>`) that woke up, or nothing after `timeout` seconds. `*` means look everywhere."""
+        """Queues that woke up, `cancel:<pod>`, `leader:` if nobody leads now, or nothing after `timeout` seconds. `*`
+        means look everywhere."""
 
     @abc.abstractmethod
     def close(self) -> None:
@@ -140,6 +141,8 @@ class Storage(abc.ABC):
 
     dialect: str
     url: str  # without password
+    leases: Leases
+    schedules: Schedules
     shares: Shares  # how the workers of queues are split over pods
 
     def __enter__(self) -> Self:
@@ -255,8 +258,8 @@ class Storage(abc.ABC):
 
     @abc.abstractmethod
     def reap(self, stale: float = 60.0, delay: float = 0.0) -> Reaped:
-        """Remove pods silent for `stale` seconds and fail their claims ("reaped after stale heartbeat"), and claims of
-        pods that are no more. `delay` is how long such a job waits before its retry."""
+        """Remove pods silent for `stale` seconds and fail their claims ("reaped after stale heartbeat"); now and then
+        also claims of pods that nobody knows of. `delay` is how long such a job waits before its retry."""
 
     # -- operating ---------------------------------------------------------------------------------------------
 
@@ -309,8 +312,8 @@ class Storage(abc.ABC):
         """Whether enqueues to this queue should notify: off while a dispatcher is saturated anyway."""
 
     @abc.abstractmethod
-    def prune(self, n: int = 1000, after: str | None = None) -> Pruned:
-        """One batch of retention, oldest first."""
+    def prune(self, n: int = 1000, after: str | None = None, *, term: int | None = None) -> Pruned:
+        """One batch of retention, oldest first. With a term it is the leader's: `LostLease` if that is over."""
 
     @abc.abstractmethod
     def listen(self) -> Listener:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from forge.storage.contract import Incarnation
+if TYPE_CHECKING:
+    from forge.storage.contract import Incarnation
 
 __all__ = ["Change", "Cluster", "Member", "Report", "Seen", "Share", "Shares", "limits", "news"]
 

@@ -16,12 +16,17 @@ __all__ = ["MasterLink"]
 
 
 class MasterLink:
-    """The `Link` of contexts in a forked worker. Handlers ask in their threads; the reading thread brings answers."""
+    """The `Link` of contexts in a forked worker. Handlers ask in their threads; who reads brings answers."""
 
     def __init__(self, send: Callable[[bytes], None]) -> None:
         self._send = send
         self._numbers = itertools.count(1)
         self._open: dict[int, tuple[Future[Any], Callable[[dict[str, Any]], Any]]] = {}
+
+    @property
+    def waited_for(self) -> bool:
+        """Whether an answer is to come."""
+        return bool(self._open)
 
     def enqueue(self, claim: Claim, jobs: list[NewJob]) -> Future[list[Receipt]]:
         """See `Link`."""

@@ -1,9 +1,9 @@
 """A worker: the process that runs handlers. It is forked from the zygote, so the modules are there already.
 
-The main thread is the handlers' (see `forge.worker.runners`), so that one may do there what only a main thread can. A
-second thread reads the master's lines: jobs, orders, answers. It owns what has not started, and can give that back or
-tell a handler to stop while handlers run. Replies are gathered while more work is waiting: a no-op job costs a send per
-hundred, a lone one is answered at once, and none waits for the end of a long job after it.
+The main thread is the handlers' (see `forge.worker.runners`), so that one may do there what only a main thread can.
+Whoever reads the master's lines (see `forge.worker.reading`) takes in jobs, orders and answers. What has not started
+can be given back, and a handler told to stop, while handlers run. Replies are gathered while more work is waiting: a
+no-op job costs a send per hundred, a lone one is answered at once, and none waits for the end of a long job after it.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ import contextlib
 import inspect
 import logging
 import os
-import queue
 import select
 import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn
 from uuid import UUID
 
@@ -32,6 +31,8 @@ from forge.job import Cancelled, Claim, Ending, Failed, Released
 from forge.logs import write_stacks
 from forge.protocol import MAX_LINE, line_of, reply_line, within_limit
 from forge.worker.asking import MasterLink
+from forge.worker.line import Line
+from forge.worker.reading import Reading
 from forge.worker.recycling import Recycling
 from forge.worker.runners import make_runner
 
@@ -74,7 +75,7 @@ class Worker:
         self.link = MasterLink(self.say)
         self.early: dict[UUID, str] = {}
         self.closed = False
-        self._jobs: queue.SimpleQueue[Claim | None] = queue.SimpleQueue()  # None: no more will come
+        self._jobs = Line()
         self._lock = threading.Lock()  # of what is written to the channel
         self._replies: list[bytes] = []
         self._received = self._replied = 0
@@ -87,7 +88,15 @@ class Worker:
         kind = self._settings.worker
         self._capacity = 1 if kind == "process" else self._settings.concurrency
         self._runner, self._main = make_runner(
-            kind, self._capacity, self, end=lambda: self._jobs.put(None), sending=self._is_sending
+            kind, self._capacity, self, end=lambda: self._jobs.put([None]), sending=self._is_sending
+        )
+        self._rest = b""  # of a line that has not come in whole
+        self._reading = Reading(
+            self._hear,
+            self._tick,
+            asked=lambda: self.link.waited_for,
+            waiting=lambda: bool(self._jobs),
+            shared=kind == "process",
         )
 
     # -- its life, in the main thread --------------------------------------------------------------------------
@@ -96,7 +105,7 @@ class Worker:
         """Serve until the master says drain or is gone. `StartFailed` if it could not begin."""
         self._catch_signals()
         self._title()
-        threading.Thread(target=self._read, name="reader", daemon=True).start()
+        self._reading.start()
         self._start_hooks()
         self._send(line_of(hello=os.getpid(), capacity=self._capacity))
         self._runner.serve()
@@ -144,16 +153,17 @@ class Worker:
     def next(self) -> Claim | None:
         """The next job; None: there will be no more."""
         try:
-            return self._jobs.get_nowait()
-        except queue.Empty:
+            return self._jobs.popleft()
+        except IndexError:
             self.flush()  # nothing to do: nobody should wait for what is done
-            return self._jobs.get()
+        while self._reading.by_main():
+            if self._jobs:
+                return self._jobs.popleft()
+        return self._jobs.get()
 
     def take(self) -> Claim | None:
         """The next job that is there already."""
-        with contextlib.suppress(queue.Empty):
-            return self._jobs.get_nowait()
-        return None
+        return self._jobs.popleft() if self._jobs else None
 
     def give_back(self, claim: Claim) -> None:
         """It was not started."""
@@ -191,6 +201,7 @@ class Worker:
     def say(self, line: bytes) -> None:
         """Send a line at once, from a handler."""
         self._send(line)
+        self._reading.needed()
         if self._main.waiting:  # it was not interrupted in the middle of the line
             os.kill(os.getpid(), signal.SIGTERM)
 
@@ -217,38 +228,46 @@ class Worker:
         self._titled = ctx
         setproctitle.setproctitle(f"forge: worker {self._label}{f' {ctx.kind}' if ctx else ''}")
 
-    # -- the reading thread ------------------------------------------------------------------------------------
+    # -- for who reads -----------------------------------------------------------------------------------------
 
-    def _read(self) -> None:
-        rest = b""
+    def _hear(self) -> bool:
+        """Wait for what the master has to say, and take it in. Whether it was jobs."""
+        received = self._received
         try:
-            while data := self._receive():
-                received = self._received
-                found, rest = fastpath.jobs_in(rest + data if rest else data)
-                within_limit(rest)
-                for each in found:
-                    if isinstance(each, Claim):
-                        self._take_in(each)
-                    else:
-                        self._obey(orjson.loads(each))
-                if self._received > received:
-                    self._runner.jobs_came()
+            data = self._receive()
+            found, rest = fastpath.jobs_in(self._rest + data if self._rest else data)
+            self._rest = within_limit(rest)
+            claims: list[Claim | None] = []
+            for each in found:
+                if isinstance(each, Claim):
+                    claims.append(each)
+                else:
+                    self._take_in(claims)  # an order is about what came before it
+                    self._obey(orjson.loads(each))
+            self._take_in(claims)
         except OSError:
-            pass
+            _vanish()
         except BaseException:  # noqa: BLE001 (a worker that cannot hear is of no use)
             _log.exception("the reader failed")
-        _vanish()
+            _vanish()
+        if self._received == received:
+            return False
+        self._runner.jobs_came()
+        return True
 
     def _receive(self) -> bytes:
         """What has come; until then, what is to be done in time."""
         while (patience := self._patience()) is not None and not self._ready.poll(patience):
             self._tick()
-        return self._channel.recv(1 << 18)
+        data = self._channel.recv(1 << 18)
+        if not data:
+            _vanish()
+        return data
 
     def _patience(self) -> int | None:
         """Milliseconds until something is to be done even if nothing comes."""
         idle = self._received == self._replied
-        if not self._replies and (idle or (self._titled is not None and self._jobs.empty())):
+        if not self._replies and (idle or (self._titled is not None and not self._jobs)):
             return None
         return TICK
 
@@ -280,12 +299,13 @@ class Worker:
             case "stacks":
                 write_stacks(f"worker {self._label}")
 
-    def _take_in(self, claim: Claim) -> None:
-        self._received += 1
+    def _take_in(self, claims: list[Claim | None]) -> None:
+        """And leave the list empty."""
+        self._received += len(claims)
+        self._jobs.put(claims)
+        claims.clear()
         if self.closed:
-            self.give_back(claim)
-        else:
-            self._jobs.put(claim)
+            self._recall()
 
     def _recall(self) -> None:
         """Give back what has not started. In whatever thread."""
@@ -293,18 +313,14 @@ class Worker:
             self.give_back(claim)
         self.flush()
 
-    def _unstarted(self) -> Iterator[Claim]:
+    def _unstarted(self) -> list[Claim]:
         """Taken away from who would have started it."""
-        ends = 0
-        with contextlib.suppress(queue.Empty):
+        taken = list[Claim | None]()
+        with contextlib.suppress(IndexError):
             while True:
-                claim = self._jobs.get_nowait()
-                if claim is None:
-                    ends += 1
-                else:
-                    yield claim
-        for _ in range(ends):
-            self._jobs.put(None)
+                taken.append(self._jobs.popleft())
+        self._jobs.put([claim for claim in taken if claim is None])
+        return [claim for claim in taken if claim is not None]
 
     def _cancel(self, id: UUID, why: str) -> None:
         ctx = self._find(id)
@@ -321,12 +337,9 @@ class Worker:
             ctx._stop(why)
 
     def _cancel_unstarted(self, id: UUID, why: str) -> bool:
-        found = None
-        for claim in list(self._unstarted()):
-            if claim.id == id:
-                found = claim
-            else:
-                self._jobs.put(claim)
+        unstarted = self._unstarted()
+        found = next((claim for claim in unstarted if claim.id == id), None)
+        self._jobs.put([claim for claim in unstarted if claim is not found])
         self._runner.jobs_came()
         if found is None:
             return False

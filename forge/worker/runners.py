@@ -87,7 +87,7 @@ class Seat:
         if handler is None:
             crew.reply(unknown_kind(claim, crew.give_up_after), began, None)
             return
-        ctx = Context(claim, handler.app, crew.link)
+        ctx = Context(claim, handler.app, crew.link, began)
         ending: Ending | None = None
         try:
             try:

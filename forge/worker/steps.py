@@ -16,6 +16,8 @@ import traceback
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
+import orjson
+
 from forge import codec, fastpath
 from forge.app.context import Context, stopped
 from forge.app.registry import Handler
@@ -32,6 +34,7 @@ UNKNOWN_KIND_PAUSE = (5.0, 60.0)
 
 Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
 
+_new_tuple = tuple.__new__
 _NOTHING = Done()  # a handler that returns nothing is the common case: half a microsecond less
 _log = logging.getLogger("forge.worker")
 
@@ -40,17 +43,21 @@ def perform(ctx: Context, handler: Handler, run: Callable[[Coroutine[Any, Any, E
     """Run the job here to its ending; `run` is who runs a coroutine, for an `async def` handler."""
     if handler.is_async:
         return run(aperform(ctx, handler))
+    hooks = handler.app.hooks
     before = current_job.get()
     current_job.set(ctx)
     returned = None  # of a handler whose exception a hook swallowed
     try:
-        with handler.app.hooks.entered(ctx):
-            args, kwargs = _arguments(ctx, handler)
-            returned = handler.fn(*args, **kwargs)
+        if not hooks.inside:
+            returned = _call(ctx, handler)
+        else:
+            with hooks.entered(ctx):
+                returned = _call(ctx, handler)
         ending = _returned(ctx, handler, returned)
     except BaseException as error:  # noqa: BLE001 (a job is always finalized)
         ending = raised(ctx, handler, error)
-    _after(ctx, handler, ending)
+    if hooks.after:
+        _after(ctx, handler, ending)
     current_job.set(before)
     return ending
 
@@ -92,6 +99,13 @@ async def _within(seconds: int, fn: Callable[..., Any], args: tuple[Any, ...], k
         raise
 
 
+def _call(ctx: Context, handler: Handler) -> Any:
+    if handler.takes_ctx:  # for the usual low-level handler as short as can be
+        return handler.fn(ctx, orjson.loads(ctx._claim.payload))
+    args, kwargs = _arguments(ctx, handler)
+    return handler.fn(*args, **kwargs)
+
+
 def _arguments(ctx: Context, handler: Handler) -> Arguments:
     payload = codec.decode(ctx._claim.payload)
     if handler.takes_ctx:
@@ -104,7 +118,7 @@ def _returned(ctx: Context, handler: Handler, value: Any) -> Ending:
     """A returned outcome, or its bare class, as it is; anything else is the result of a job that is done."""
     claim = ctx._claim
     if value is None and not ctx._written and not ctx._children:
-        return Ending(claim, _NOTHING)  # the usual
+        return _new_tuple(Ending, (claim, _NOTHING, 0.0, None, None, ()))  # the usual; `Ending(…)` takes 0.3 µs more
     if value is None:
         outcome: Outcome = _NOTHING
     elif isinstance(value, type) and issubclass(value, Outcome):

@@ -34,6 +34,7 @@ from forge.worker.builtin import BUILTIN
 from forge.worker.child import StartFailed, Worker
 from forge.worker.exec import become_program
 from forge.worker.modules import Known, known_tasks
+from forge.worker.schedules import declared
 
 __all__ = ["die_with_parent", "main"]
 
@@ -72,9 +73,13 @@ class Zygote:
         logs.setup(self._config.logging, "zygote")
         audit = Audit()
         self._known = known_tasks(self._config, flags=flags, after_import=audit.look)
+        schedules, remarks = declared(self._config, self._known)
+        for remark in remarks:
+            logging.getLogger("forge.zygote").warning("%s", remark)
         gc.collect()
         gc.freeze()
-        self._say(ready=True, kinds=_described(self._known), unsafe=audit.found)
+        told = [schedule.as_message() for schedule in schedules]
+        self._say(ready=True, kinds=_described(self._known), unsafe=audit.found, schedules=told)
         # SIGCHLD only has to interrupt the wait; children are collected in the loop.
         reader, writer = socket.socketpair()
         writer.setblocking(False)

@@ -75,7 +75,7 @@ def test_the_first_hour(newcomer: Newcomer, empty_pg_url: str) -> None:
     newcomer.folder /= "hello"
 
     pod = newcomer.starts_a_master()
-    eventually(lambda: pod.says("ctrl-c drains"))
+    eventually(lambda: pod.says("this pod leads"))
     for line, pattern in zip(
         said(pod),
         [
@@ -84,6 +84,7 @@ def test_the_first_hour(newcomer: Newcomer, empty_pg_url: str) -> None:
             r"master  2 tasks from tasks: tasks\.add, tasks\.flaky",
             r"master  4 workers ready in \d+\.\d\d s",
             r"master  ctrl-c drains \(25 s\); twice stops now",
+            r"leader  this pod leads \(term 1\)",
         ],
         strict=True,
     ):

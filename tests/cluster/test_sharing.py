@@ -14,6 +14,15 @@ from tests.master.conftest import Pod, Project, alive, eventually
 
 pytestmark = pytest.mark.impl_free
 
+SOON = "heartbeat = 0.2\nstale_after = 2.0\nleader_ttl = 2.0\n"  # pods find out soon what becomes of each other
+
+
+@pytest.fixture
+def project(project: Project) -> Project:
+    """Ten workers to split."""
+    project.settings(SOON + "[queues.default]\nmax_workers = 10\n")
+    return project
+
 
 def workers(pod: Pod) -> int:
     """All below the master but the zygote."""
@@ -102,7 +111,7 @@ def test_a_pod_that_comes_under_load_takes_over_from_those_whose_jobs_have_ended
 
 
 def test_a_pod_that_leaves_gives_its_workers_up_one_by_one_as_their_jobs_end(project: Project) -> None:
-    project.settings("heartbeat = 0.2\nstale_after = 2.0\n[queues.default]\nmax_workers = 4\n")
+    project.settings(SOON + "[queues.default]\nmax_workers = 4\n")
     pods = start(project, 2)
     eventually(lambda: split(pods) == [2, 2])
     for name in "abcd":
@@ -146,7 +155,7 @@ def test_a_pause_stops_all(project: Project) -> None:
 
 
 def test_a_pod_of_more_capacity_has_more(project: Project) -> None:
-    project.settings("heartbeat = 0.2\nstale_after = 2.0\n[queues.default]\nmax_workers = 8\n")
+    project.settings(SOON + "[queues.default]\nmax_workers = 8\n")
     small = project.launch()
     project.env["FORGE_CAPACITY"] = "3"
     large = project.launch()

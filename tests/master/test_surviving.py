@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
@@ -15,7 +13,6 @@ from typing import Any
 import pytest
 
 from forge.job import Status
-from tests.storage.helpers import is_sqlite
 
 from .conftest import TASKS, Pod, Project, alive, eventually
 
@@ -38,25 +35,6 @@ def age(pid: int) -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) - started
 
 
-def stop_between_writes(project: Project, pod: Pod) -> None:
-    """SIGSTOP, but not while it holds SQLite's one lock for writing: then nobody could go on."""
-    while True:
-        pod.process.send_signal(signal.SIGSTOP)
-        if not is_sqlite(project.url) or can_write(project.url.removeprefix("sqlite:///")):
-            return
-        pod.process.send_signal(signal.SIGCONT)
-
-
-def can_write(path: str) -> bool:
-    with contextlib.closing(sqlite3.connect(path, timeout=0.5, isolation_level=None)) as conn:
-        try:
-            conn.execute("begin immediate")
-        except sqlite3.OperationalError:
-            return False
-        conn.execute("rollback")
-        return True
-
-
 def test_a_killed_zygote_is_replaced_and_its_jobs_run_again_without_a_crash_counted(project: Project) -> None:
     pod = project.start()
     job: Any = project.enqueue("wait_for", "go")
@@ -73,14 +51,15 @@ def test_a_killed_zygote_is_replaced_and_its_jobs_run_again_without_a_crash_coun
     assert pod.stop() == 0
 
 
-def test_a_master_that_was_stopped_for_too_long_starts_over_as_a_new_pod(project: Project) -> None:
+def test_a_master_that_was_stopped_for_too_long_starts_over_as_a_new_pod(project_on_postgres: Project) -> None:
+    project = project_on_postgres
     project.settings("heartbeat = 0.1\nstale_after = 1.0\n[queues.default]\nmax_workers = 2\n")
     first = project.start()
     (pod,) = project.app.storage.pods()
     job: Any = project.enqueue("wait_for", "go", max_attempts=3)
     eventually(lambda: project.events("START"))
     (_, _, worker), *_ = project.events("START")
-    stop_between_writes(project, first)
+    first.process.send_signal(signal.SIGSTOP)
     second = project.start()
     eventually(lambda: second.says("1 pod had gone silent; 1 job taken back"))
     eventually(lambda: len(project.events("START")) == 2)  # another runs it now
@@ -98,12 +77,13 @@ def test_a_master_that_was_stopped_for_too_long_starts_over_as_a_new_pod(project
     assert again.result(timeout=30) == 5  # by the first
 
 
-def test_an_ending_that_comes_too_late_is_dropped(project: Project) -> None:
+def test_an_ending_that_comes_too_late_is_dropped(project_on_postgres: Project) -> None:
+    project = project_on_postgres
     project.settings("heartbeat = 0.1\nstale_after = 1.0\n[queues.default]\nmax_workers = 1\n")
     first = project.start()
     job: Any = project.enqueue("wait_for", "go", max_attempts=3)
     eventually(lambda: project.events("START"))
-    stop_between_writes(project, first)
+    first.process.send_signal(signal.SIGSTOP)
     second = project.start()
     eventually(lambda: second.says("taken back"))
     (project.folder / "go").touch()

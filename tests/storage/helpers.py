@@ -210,7 +210,18 @@ def _sqlite(url: str) -> Iterator[apsw.Connection]:
 
 def sql(url: str, statement: str) -> list[tuple[Any, ...]]:
     """Run a statement as written for both: `{job}` stands for forge's table of that name."""
-    tables = ("job", "job_history", "job_key", "queue", "pod", "migration", "share", "leader")
+    tables = (
+        "job",
+        "job_history",
+        "job_key",
+        "queue",
+        "pod",
+        "migration",
+        "leader",
+        "share",
+        "schedule",
+        "schedule_slot",
+    )
     if is_sqlite(url):
         with _sqlite(url) as conn:
             return list(conn.execute(statement.format(**{table: table for table in tables})))
@@ -226,6 +237,20 @@ def age(url: str, table: str, column: str, seconds: float, where: str = "true") 
     else:
         earlier = f"{column} - make_interval(secs => {seconds})"
     sql(url, f"update {{{table}}} set {column} = {earlier} where {where}")
+
+
+DAY = 86_400.0
+
+
+def long_ago(job: NewJob) -> NewJob:
+    """The same job, made three years before: an id begins with the time."""
+    return job._replace(id=UUID(int=job.id.int - (round(3 * 365 * DAY * 1000) << 80)))
+
+
+def lead(url: str, term: int) -> None:
+    """Make this the term of whoever leads."""
+    later = round((time.time() + 3600) * MICROSECONDS) if is_sqlite(url) else "now() + interval '1 hour'"
+    sql(url, f"update {{leader}} set term = {term}, holder = 'somebody', pod = null, until = {later}")
 
 
 def same_finish(url: str) -> None:

@@ -98,7 +98,9 @@ def test_history_has_room_for_all_that_a_live_job_has_but_how_far_it_is(url: str
 
 
 def test_both_databases_have_the_same_tables_and_columns(sqlite_url: str, pg_url: str) -> None:
-    assert columns(sqlite_url) == columns(pg_url)
+    apart = columns(pg_url)
+    apart["pod"] -= {"reaped_at"}  # SQLite has one writer: nobody claims while a pod is removed
+    assert columns(sqlite_url) == apart
 
 
 def test_every_query_fits_the_migrated_schema(url: str) -> None:

@@ -17,9 +17,11 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
+from forge.errors import DatabaseError, LostLease
 from forge.job import Claim, Deduped, Done, Ending, Enqueued, JobFilter, NewJob, Receipt, Status
 from forge.storage import Storage, open_storage
-from forge.storage.contract import LowWater, Want
+from forge.storage.contract import LowWater, Pruned, Want
+from forge.storage.leases import Holder
 
 from .helpers import check_whole, full_job, ids, plain_job, plain_jobs, told
 
@@ -185,3 +187,26 @@ def test_the_new_verbs_work_through_the_pooler(storage: Storage) -> None:
         with storage.connect() as conn:
             assert storage.complete_in(conn, Ending(second, Done(), children=(plain_job("parcels"),)))
     assert storage.counts()["parcels"].pending == 16
+
+
+def test_timeouts_hold_through_the_pooler_and_stay_with_those_who_asked(
+    through: Callable[[str], str], pg_url: str, storage: Storage
+) -> None:
+    with open_storage(through(pg_url), timeout=0.3) as hasty, psycopg.connect(pg_url) as other:
+        term = hasty.leases.acquire(Holder("a", None, "here", 1), 60.0).term
+        assert term is not None and hasty.leases.renew(term, Holder("a", None, "here", 1), 60.0)
+        who = hasty.register("ada", ["letters"], "north", 4711)
+        hasty.enqueue([full_job(), full_job()])
+        assert len(hasty.claim(who, "letters", 2)) == 2
+        assert hasty.release(who.pod.id) == 2
+        assert hasty.prune(term=term) == Pruned(0, 0, None)
+        hasty.leases.release(term)
+        with pytest.raises(LostLease):
+            hasty.prune(term=term)
+        other.execute("lock table forge.queue in access exclusive mode")
+        with pytest.raises(DatabaseError, match=r"took more than 0\.3 s"):
+            hasty.set_queue("letters")
+    with psycopg.connect(through(pg_url)) as next_one:
+        for _ in range(4):
+            assert next_one.execute("show statement_timeout").fetchone() == ("0",)
+            next_one.commit()

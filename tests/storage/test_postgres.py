@@ -6,7 +6,7 @@ import queue
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
 
@@ -16,9 +16,24 @@ import pytest
 from forge.errors import ConfigError, DatabaseError
 from forge.job import Deduped, Done, Ending, Enqueued, JobFilter, Status
 from forge.storage import Storage, open_storage
-from forge.storage.contract import LowWater, Want
+from forge.storage.contract import Incarnation, LowWater, Reaped, Want
+from forge.storage.shares import Change
 
-from .helpers import check_whole, claimed, end, full_job, ids, new_id, plain_job, plain_jobs, told
+from .helpers import (
+    age,
+    check_whole,
+    claimed,
+    end,
+    full_job,
+    ids,
+    lead,
+    new_id,
+    plain_job,
+    plain_jobs,
+    sql,
+    statuses,
+    told,
+)
 
 TERMINATE = """select pg_terminate_backend(pid) from pg_stat_activity
                 where datname = current_database() and application_name = 'forge'"""
@@ -244,3 +259,77 @@ def test_a_key_raced_for_by_threads_of_one_storage_is_won_once(pg_url: str) -> N
             thread.join()
     (winner,) = [answer for answer in answers if isinstance(answer, Enqueued)]
     assert [answer.id for answer in answers if isinstance(answer, Deduped)] == [winner.id] * 7
+
+
+# -- how a pod goes
+
+
+@pytest.fixture
+def pg_storage(pg_url: str) -> Iterator[Storage]:
+    with open_storage(pg_url) as storage:
+        yield storage
+
+
+def test_a_pod_that_is_claiming_is_not_reaped_and_its_claim_not_missed(pg_storage: Storage, pg_url: str) -> None:
+    who = pg_storage.register("ada", ["letters"], "north", 4711)
+    pg_storage.enqueue(plain_jobs(2))
+    with psycopg.connect(pg_url) as conn:  # as a claim that has begun
+        conn.execute("select from forge.pod where id = %s for key share", (who.pod.id,))
+        assert pg_storage.reap(stale=-1) == Reaped([], 0)
+        assert pg_storage.beat(who)
+    assert len(pg_storage.claim(who, "letters", 2)) == 2
+    assert pg_storage.reap(stale=-1) == Reaped([who.pod.id], 2)
+
+
+def test_a_pod_that_was_marked_claims_nothing_and_is_removed_by_the_next_who_looks(
+    pg_storage: Storage, pg_url: str
+) -> None:
+    who = pg_storage.register("ada", ["letters"], "north", 4711)
+    pg_storage.enqueue(plain_jobs(3))
+    assert len(pg_storage.claim(who, "letters", 1)) == 1
+    sql(pg_url, "update {pod} set reaped_at = now()")  # by somebody who died then
+    assert pg_storage.claim(who, "letters", 1) == []
+    assert pg_storage.beat(who) is False
+    assert pg_storage.pods() == []
+    assert pg_storage.reap(stale=60) == Reaped([], 0), "it may still be at work"
+    age(pg_url, "pod", "reaped_at", 60)
+    assert pg_storage.reap(stale=60) == Reaped([who.pod.id], 1)
+    assert sql(pg_url, "select count(*) from {pod}") == [(0,)]
+
+
+def test_a_pod_that_somebody_is_about_to_remove_has_no_part_in_its_queues(pg_storage: Storage, pg_url: str) -> None:
+    shares, who, other = pg_storage.shares, *(pg_storage.register(name, ["letters"], "north", 1) for name in "ab")
+    pg_storage.set_queue("letters", max_workers=10)
+    lead(pg_url, 3)
+    shares.assign(3, [Change(who.pod.id, "letters", 5), Change(other.pod.id, "letters", 5)])
+    assert [shares.look(pod, {"letters": 5}) for pod in (who, other)] == [{"letters": 5}] * 2
+    sql(pg_url, f"update {{pod}} set reaped_at = now() where id = {other.pod.id}")
+    assert shares.beat(other, {"letters": 5}) is None
+    assert shares.look(other, {"letters": 4}) == {}
+    assert shares.look(who, {"letters": 5}) == {"letters": 10}, "nobody else has any"
+    found = shares.cluster()
+    assert ([pod.id for pod in found.pods], [share.pod for share in found.shares]) == ([who.pod.id], [who.pod.id])
+    shares.assign(3, [Change(other.pod.id, "letters", 7)])
+    assert sql(pg_url, f"select workers, running from {{share}} where pod = {other.pod.id}") == [(5, 5)]
+    pg_storage.serve(who, [])
+    assert shares.undeclared() == {"letters": False}
+
+
+def test_a_pod_that_leaves_looks_for_its_claims_only_if_it_may_have_some(pg_storage: Storage, pg_url: str) -> None:
+    def looks() -> int:
+        sql(pg_url, "select pg_stat_force_next_flush()")
+        ((seen,),) = sql(pg_url, "select sum(seq_scan) from pg_stat_user_tables where relname = 'job'")
+        return int(seen)
+
+    pg_storage.enqueue(plain_jobs(20))
+    leaving = [pg_storage.register(name, ["letters"], "north", 1) for name in "ab"]
+    end(pg_storage, pg_storage.claim(leaving[0], "letters", 5))
+    kept = pg_storage.claim(leaving[1], "letters", 5)
+    end(pg_storage, kept[1:])
+    before = looks()
+    assert pg_storage.deregister(leaving[0]) == 0
+    pg_storage.close()
+    assert looks() == before
+    assert pg_storage.deregister(leaving[1]) == 1
+    assert pg_storage.deregister(Incarnation(leaving[0].pod)) == 0, "one that others made, and that is gone"
+    assert statuses(pg_storage, [kept[0].id]) == [Status.PENDING]

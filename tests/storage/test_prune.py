@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -11,9 +11,7 @@ from forge.job import Cancelled, Dead, Deduped, Done, Ending, Enqueued, Outcome,
 from forge.storage import Storage
 from forge.storage.contract import Incarnation, Pruned
 
-from .helpers import age, end, ended, full_job, ids, one, plain_jobs, same_finish, sql, statuses, told
-
-DAY = 86_400.0
+from .helpers import DAY, age, end, ended, full_job, ids, long_ago, one, plain_jobs, same_finish, sql, statuses, told
 
 
 def prune_all(storage: Storage, n: int = 1000) -> list[Pruned]:
@@ -34,7 +32,7 @@ def deleted(batches: list[Pruned]) -> int:
 def finished(
     storage: Storage, who: Incarnation, count: int, queue: str = "letters", outcome: Outcome | None = None
 ) -> list[UUID]:
-    jobs = plain_jobs(count, queue)
+    jobs = [long_ago(job) for job in plain_jobs(count, queue)]
     storage.enqueue(jobs)
     end(storage, storage.claim(who, queue, count), outcome)
     return ids(jobs)
@@ -50,7 +48,7 @@ def test_there_is_nothing_to_prune_in_an_empty_database(storage: Storage) -> Non
 def test_a_job_goes_when_its_time_is_over_and_not_before(
     storage: Storage, url: str, who: Incarnation, outcome: Outcome, days: int
 ) -> None:
-    new = full_job()
+    new = long_ago(full_job())
     before = ended(storage, who, new, outcome)
     assert deleted(prune_all(storage)) == 0
     age(url, "job_history", "finished_at", days * DAY - 60)
@@ -79,6 +77,16 @@ def test_each_queue_keeps_its_jobs_as_long_as_it_says(storage: Storage, url: str
         assert deleted(prune_all(storage)) == len(going)
         assert all(storage.get([lots.pop(which)]) == {} for which in going)
         assert len(storage.get(list(lots.values()))) == len(lots)
+
+
+def test_a_job_whose_id_says_nothing_of_its_age_goes_in_time_too(storage: Storage, url: str, who: Incarnation) -> None:
+    odd = [UUID(int=0), UUID(int=1), uuid4(), UUID(int=2**128 - 1), long_ago(full_job()).id]
+    tomorrow = UUID(int=full_job().id.int + (round(2 * DAY * 1000) << 80))
+    jobs = [full_job(id=id) for id in (*odd, tomorrow)]
+    storage.enqueue(jobs)
+    end(storage, storage.claim(who, "letters", len(jobs)))
+    age(url, "job_history", "finished_at", 8 * DAY)
+    assert deleted(prune_all(storage, 2)) == len(jobs)
 
 
 def test_live_jobs_are_never_pruned(storage: Storage, url: str, who: Incarnation) -> None:

@@ -11,7 +11,7 @@ from forge.storage import Storage
 from forge.storage.contract import Incarnation
 from forge.storage.shares import Change, Cluster, Member, Share
 
-from .helpers import age, claimed, plain_job, sql
+from .helpers import age, claimed, lead, plain_job, sql
 
 pytestmark = pytest.mark.impl_free
 
@@ -21,7 +21,7 @@ TERM = 3
 @pytest.fixture(autouse=True)
 def _lease(url: str) -> None:
     """Somebody leads under this term."""
-    sql(url, f"update {{leader}} set term = {TERM}")
+    lead(url, TERM)
 
 
 def letters(storage: Storage, total: int = 10, **settings: bool) -> QueueSettings:

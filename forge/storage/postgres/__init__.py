@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterable, Sequence
-from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
 import psycopg
-from psycopg import RawCursor
 from psycopg.conninfo import conninfo_to_dict
-from psycopg.rows import tuple_row
 
+from forge import fastpath
 from forge.job import (
     ACTIVE,
     ENDED,
@@ -55,15 +54,22 @@ from forge.storage.postgres import guest
 from forge.storage.postgres import schema as schema_of
 from forge.storage.postgres.bulk import Bulk
 from forge.storage.postgres.claims import Claims
-from forge.storage.postgres.connection import Connection, Database, Rows, bare, pipeline
+from forge.storage.postgres.connection import Connection, Database, Rows, TextArray, bare, pipeline
+from forge.storage.postgres.leases import PostgresLeases, led
 from forge.storage.postgres.listener import PostgresListener
 from forge.storage.postgres.rows import as_job, bare_claim, columns, encoded, fields, packed_ids, uuid_of
+from forge.storage.postgres.schedules import PostgresSchedules
 from forge.storage.postgres.shares import PostgresShares
 from forge.storage.statements import check_schema_name, load_queries
 
 __all__ = ["PostgresStorage"]
 
-_BEFORE_ALL = datetime(1, 1, 1, tzinfo=UTC)
+_UNFINISHED = 30.0  # seconds after which a pod that somebody was about to remove is removed by somebody else
+# Seconds between looks for claims of pods that nobody knows of, from the first reaping on. There are none unless
+# somebody has deleted a pod's row by hand; and it reads the whole table.
+_SWEEP_EVERY = 3600.0
+_SKEW = 60.0  # seconds that a producer's clock may be ahead, or its ids, which count on when many are made at once
+_LAST = UUID(int=2**128 - 1)
 _LAST_ID = UUID(int=(1 << 128) - 1)
 
 
@@ -80,12 +86,16 @@ class PostgresStorage(Storage):
         pool_size: int = 4,
         listen_url: str | None = None,
         listen: bool = True,
+        timeout: float | None = None,
     ) -> None:
         self._queries = load_queries("postgres", check_schema_name(schema))
-        self._db = Database(url, schema, pool_size)
+        self._db = Database(url, schema, pool_size, timeout=timeout)
         self._ears = Database(listen_url or url, schema, 1) if listen else None
-        self._claims = Claims(url, schema, self._queries, self.enqueue_plan)
-        self.shares = PostgresShares(self._db, self._queries, self._by_index)
+        self._claims = Claims(url, schema, self._queries, self.enqueue_plan, timeout)
+        self.shares = PostgresShares(self._db, self._claims.ask, self._queries)
+        self.leases = PostgresLeases(self._db, self._queries)
+        self._sweep_at = 0.0  # monotonic
+        self.schedules = PostgresSchedules(self._db, self._queries, self.enqueue_plan)
         parts = conninfo_to_dict(self._db.conninfo)
         self.url = f"postgresql://{parts.get('host', 'localhost')}/{parts.get('dbname', '')}"
 
@@ -120,17 +130,6 @@ class PostgresStorage(Storage):
         """A statement (and more) whose plan must not depend on statistics, nor on when it was made."""
         settle = Step(self._queries.plan_by_index, {"local": True})
         return self._db.run(settle, Step(getattr(self._queries, name), params), *more)[1]
-
-    def _afresh(self, name: str, /, **params: Any) -> list[tuple[Any, ...]]:
-        """A rare statement, planned each time for the tables as they are."""
-        query = getattr(self._queries, name)
-
-        def work(conn: Connection) -> list[tuple[Any, ...]]:
-            cursor: Rows = RawCursor(conn, row_factory=tuple_row)
-            args = query.args("dollar", params)
-            return cursor.execute(query.text("dollar"), args, prepare=False, binary=True).fetchall()
-
-        return self._db.attempt(work)
 
     def connect(self) -> Any:
         try:
@@ -216,7 +215,8 @@ class PostgresStorage(Storage):
             self._by_index("progress", **params)
 
     def next_due(self, queues: Sequence[str]) -> float | None:
-        found: float | None = self._afresh("next_due", queues=list(queues))[0][0]
+        names = TextArray(fastpath.text_array([queue.encode() for queue in queues]))
+        found: float | None = self._claims.ask(Step(self._queries.next_due, {"queues": names}))[0][0]
         return found
 
     # -- pods --------------------------------------------------------------------------------------------------
@@ -224,45 +224,49 @@ class PostgresStorage(Storage):
     def register(self, name: str, queues: Sequence[str], host: str, pid: int, capacity: int = 1) -> Incarnation:
         params = {"name": name, "host": host, "pid": pid, "queues": list(queues), "capacity": capacity}
         number, started, beat = self._one("register_pod", **params)
-        return Incarnation(Pod(number, name, host, pid, tuple(queues), started, beat, capacity))
+        who = Incarnation(Pod(number, name, host, pid, tuple(queues), started, beat, capacity))
+        self._claims.register(who)
+        return who
 
     def beat(self, who: Incarnation) -> bool:
-        return self._do("beat", pod=who.pod.id) == 1
+        return self._claims.ask(Step(self._queries.beat, {"pod": who.pod.id})) != []
 
     def pulse(self, who: Incarnation) -> tuple[bool, list[tuple[UUID, int]]]:
-        found = self._afresh("pulse", pod=who.pod.id)
+        found = self._claims.ask(Step(self._queries.pulse, {"pod": who.pod.id}))
         return found[0][0] is not None, [(id_, token) for _, id_, token in found if id_ is not None]
 
     def serve(self, who: Incarnation, queues: Sequence[str], capacity: int = 1) -> None:
         self._do("serve_queues", pod=who.pod.id, queues=list(queues), capacity=capacity)
 
     def deregister(self, who: Incarnation) -> int:
-        released = self.release(who.pod.id)
-        self._do("deregister_pod", pod=who.pod.id)
+        pod = who.pod.id
+        self._do("mark_pod", pod=pod)
+        released = 0 if self._claims.holds_none(who) else self.release(pod)
+        self._do("remove_pods", pods=[pod])
         return released
 
     def pods(self) -> list[Pod]:
         return [Pod(row[0], row[1], row[2], row[3], tuple(row[4]), *row[5:]) for row in self._rows("pods")]
 
     def release(self, pod: int, message: str | None = None, *, crashed: bool = False) -> int:
-        return self._take_back(pod, Released(message, crashed))
+        return self._take_back([pod], Released(message, crashed))
 
-    def _take_back(self, pod: int, outcome: Released | Failed, delay: float = 0.0) -> int:
-        """End every claim of a pod the same way, a batch at a time."""
-        total = 0
-        while True:
-            rows = self._by_index("claims_of_pod", pod=pod, limit=1000).fetchall()
-            endings = [Ending(bare_claim(*row), outcome, delay) for row in rows]
-            stale = self.finalize(endings)
-            total += len(endings) - len(stale)
-            if len(rows) < 1000:
-                return total
+    def _take_back(self, pods: Sequence[int], outcome: Released | Failed, delay: float = 0.0, all: bool = False) -> int:
+        """End every claim of these pods the same way, and with `all` those of pods that nobody knows of."""
+        rows = self._rows("claims_of_pods", pods=list(pods), orphans=all)
+        endings = [Ending(bare_claim(*row), outcome, delay) for row in rows]
+        stale = [self.finalize(endings[at : at + 1000]) for at in range(0, len(endings), 1000)]
+        return len(endings) - sum(map(len, stale))
 
     def reap(self, stale: float = 60.0, delay: float = 0.0) -> Reaped:
-        """Each pod goes in a transaction with its row locked: a beat came first, or finds nothing."""
-        gone = [row[0] for row in self._rows("remove_stale_pods", stale=stale)]
-        orphans = {row[0] for row in self._by_index("orphan_owners").fetchall()}
-        jobs = sum(self._take_back(pod, Failed("reaped after stale heartbeat"), delay) for pod in sorted(orphans))
+        gone = [row[0] for row in self._rows("mark_stale_pods", stale=stale, unfinished=_UNFINISHED)]
+        sweep = time.monotonic() >= self._sweep_at
+        if not gone and not sweep:
+            return Reaped([], 0)
+        jobs = self._take_back(gone, Failed("reaped after stale heartbeat"), delay, all=sweep)
+        if sweep:
+            self._sweep_at = time.monotonic() + _SWEEP_EVERY
+        self._do("remove_pods", pods=gone)
         return Reaped(gone, jobs)
 
     # -- operating ---------------------------------------------------------------------------------------------
@@ -286,7 +290,8 @@ class PostgresStorage(Storage):
         return {row[0]: row[1] for row in self._by_index(name, settle, ids=packed, **params).fetchall()}
 
     def cancel_requests(self, who: Incarnation) -> list[tuple[UUID, int]]:
-        return [(row[0], row[1]) for row in self._rows("cancel_requests", pod=who.pod.id)]
+        rows = self._claims.ask(Step(self._queries.cancel_requests, {"pod": who.pod.id}))
+        return [(row[0], row[1]) for row in rows]
 
     def get(self, ids: Collection[UUID]) -> dict[UUID, Job]:
         return {row[0]: as_job(row) for row in self._by_index("get", ids=packed_ids(list(ids))).fetchall()}
@@ -325,16 +330,38 @@ class PostgresStorage(Storage):
     def set_wake(self, queue: str, wake: bool) -> None:
         self._do("set_wake", queue=queue, wake=wake)
 
-    def prune(self, n: int = 1000, after: str | None = None) -> Pruned:
-        least = self._one("shortest_retention")[0]
-        since = datetime.fromisoformat(after) if after else _BEFORE_ALL
-        walked, deleted, last = self._one("prune", n=n, after=since, least=least)
-        if walked < n:
-            self._do("prune_keys", n=n)
-        return Pruned(walked, deleted, last.isoformat() if walked >= n else None)
+    def prune(self, n: int = 1000, after: str | None = None, *, term: int | None = None) -> Pruned:
+        """An id begins with the time it was made at, and no job ends before: ids younger than the shortest retention
+        are not looked at. Ids from tomorrow on have no such time (a clock was wrong, or they are of another version):
+        all of these are."""
+
+        def leading(name: str, **params: Any) -> list[tuple[Any, ...]]:
+            step = Step(getattr(self._queries, name), params)
+            cursor = led(self._db, self._queries, term, lambda conn: pipeline(conn, [step])[0])
+            return cursor.fetchall() if cursor.description else []
+
+        least, now = self._one("shortest_retention")
+        young, odd = _id_of_time(now - least + _SKEW), _id_of_time(now + 86_400)
+        at = UUID(after) if after else UUID(int=0)
+        walked = deleted = 0
+        for last in (young, _LAST):
+            if last == _LAST:
+                at = max(at, odd)
+            if at <= last:
+                looked, gone, upto = leading("prune", n=n - walked, first=at, last=last)[0]
+                walked, deleted = walked + looked, deleted + gone
+                if walked >= n and upto < _LAST:
+                    return Pruned(walked, deleted, str(UUID(int=upto.int + 1)))
+        leading("prune_keys", n=n)
+        return Pruned(walked, deleted, None)
 
     def listen(self) -> Listener:
         return PostgresListener(self._ears) if self._ears else Deaf()
+
+
+def _id_of_time(seconds: float) -> UUID:
+    """Below every id that was made then or later."""
+    return UUID(int=max(0, int(seconds * 1000)) << 80)
 
 
 def _listing(statuses: Collection[Status]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -25,8 +26,9 @@ __all__ = ["Claims"]
 _INT8 = struct.Struct(">q")
 _START = (-32_768, -(2**63), UUID(int=0))  # no priority, time or id is lower; the time is PostgreSQL's -infinity
 _CONNECTIONS = 2  # one claims while the other ends
-# A claim whose answer was lost can still commit while its backend works on: look for it this long, once a second.
-_DOUBT_SECONDS = 60.0
+# A claim whose answer was lost can still commit while its backend works on: look for it after so many seconds. Seldom:
+# it reads the whole table.
+_LOOK_AFTER = (0.0, 1.0, 5.0, 20.0, 60.0)
 # Follow-up jobs in one statement: those with keys are matched one with another.
 _CHILDREN_AT_ONCE = 200
 
@@ -35,15 +37,43 @@ class Claims:
     """Connections for claiming and ending alone, opened by whoever does that: their planner is set once and for all."""
 
     def __init__(
-        self, url: str, schema: str, queries: Queries, enqueue_plan: Callable[[Sequence[NewJob]], Plan]
+        self,
+        url: str,
+        schema: str,
+        queries: Queries,
+        enqueue_plan: Callable[[Sequence[NewJob]], Plan],
+        timeout: float | None = None,
     ) -> None:
         self._queries = queries
         self._enqueue_plan = enqueue_plan
-        self._db = Database(url, schema, _CONNECTIONS, Step(queries.plan_by_index, {"local": False}))
+        self._db = Database(url, schema, _CONNECTIONS, Step(queries.plan_by_index, {"local": False}), timeout=timeout)
+        self._held: dict[int, int] = {}  # claims made here less those that ended here, by pod that was registered here
+        self._counting = threading.Lock()
 
     def close(self) -> None:
         """Give back the connections."""
         self._db.close()
+
+    def register(self, who: Incarnation) -> None:
+        """A pod whose claims are all made here."""
+        with self._counting:
+            self._held[who.pod.id] = 0
+
+    def holds_none(self, who: Incarnation) -> bool:
+        """Whether it is certain that all claims of a pod have ended: then nobody need look for some."""
+        return self._held.get(who.pod.id) == 0 and not who.doubtful
+
+    def _count(self, endings: Sequence[Ending], stale: Sequence[Ending]) -> None:
+        with self._counting:
+            for pod in self._held:
+                self._held[pod] -= sum(e.claim.token >> 32 == pod for e in endings)
+                self._held[pod] += sum(e.claim.token >> 32 == pod for e in stale)
+
+    def _counted(self, who: Incarnation, claims: list[Claim]) -> list[Claim]:
+        with self._counting:
+            if who.pod.id in self._held:
+                self._held[who.pod.id] += len(claims)
+        return claims
 
     def claim(self, who: Incarnation, queue: str, n: int, low_water: LowWater | None) -> list[Claim]:
         """See `Storage.claim`."""
@@ -54,7 +84,7 @@ class Claims:
                 # A token of its own for each try: the lost one may yet commit, and must be told apart.
                 with _Doubt(who) as token:
                     step = self._claim_step(token, queue, n, mark, unsynced=True)
-                    return as_claims(self._by_index(conn, [step])[0], token, queue)
+                    return self._counted(who, as_claims(self._by_index(conn, [step])[0], token, queue))
 
             return self._db.attempt(work)
 
@@ -82,7 +112,7 @@ class Claims:
                 steps = [self._claim_step(t, w.queue, w.n, m) for t, w, m in zip(tokens, wants, marks, strict=True)]
                 results = self._run(conn, batch, steps)
                 for token, want, mark, result in zip(tokens, wants, marks, results, strict=True):
-                    claims = as_claims(result, token, want.queue)
+                    claims = self._counted(who, as_claims(result, token, want.queue))
                     now = time.monotonic()
                     want.low_water.note(claims, mark is None, began, now)
                     if len(claims) < want.n and mark is not None and want.low_water.may_start_over(now):
@@ -105,7 +135,10 @@ class Claims:
 
         found = self._db.attempt(work)
         stale = tried[-1].batch.stale
-        return self._not_finalized(stale) if len(tried) > 1 and stale else stale, found
+        if len(tried) > 1 and stale:
+            stale = self._not_finalized(stale)
+        self._count(endings, stale)
+        return stale, found
 
     def _run(self, conn: Connection, tried: _Try, more: Sequence[Step]) -> list[PGresult]:
         """A batch of endings and more statements in one transaction; what those answered."""
@@ -128,10 +161,12 @@ class Claims:
         children were stored with it."""
         ids, tokens = [e.claim.id for e in stale], [e.claim.token for e in stale]
         params = {"ids": packed_ids(ids), "claims": Int8Array(fastpath.int8_array(tokens))}
-        ended = set(self._ask(Step(self._queries.finalized, params)))
+        ended = set(self.ask(Step(self._queries.finalized, params)))
         return [e for e in stale if (e.claim.id, e.claim.token) not in ended]
 
-    def _ask(self, step: Step) -> list[tuple[Any, ...]]:
+    def ask(self, step: Step) -> list[tuple[Any, ...]]:
+        """The rows of a statement whose plan must not depend on statistics, nor on when it was made. Parameters are in
+        the wire's formats."""
         return self._db.attempt(lambda conn: rows_of(self._by_index(conn, [step])[0]))
 
     def _by_index(self, conn: Connection, steps: Sequence[Step]) -> list[PGresult]:
@@ -150,15 +185,23 @@ class Claims:
 
     def _settle_doubts(self, who: Incarnation) -> None:
         """Give back what claims with a lost answer had claimed: nobody runs those jobs, yet their owner is alive."""
+        if not who.doubtful:
+            return
         now = time.monotonic()
-        for token, (until, look) in list(who.doubtful.items()):
-            if now < look:
-                continue
-            rows = self._ask(Step(self._queries.claimed, {"claim": token}))
+        due = [token for token, looks in who.doubtful.items() if looks[0] <= now]
+        if due:
+            rows = self._db.attempt(lambda conn: pipeline(conn, self._claimed(due))[-1].fetchall())
             self.finalize([Ending(bare_claim(*row), Released()) for row in rows])
-            who.doubtful[token] = (until, now + 1.0)
-            if now >= until:
-                del who.doubtful[token]
+            for token in due:
+                looks = [look for look in who.doubtful[token] if look > now]
+                if looks:
+                    who.doubtful[token] = looks
+                else:
+                    del who.doubtful[token]
+
+    def _claimed(self, tokens: list[int]) -> list[Step]:
+        """On connections that go by index, where it cannot."""
+        return [Step(self._queries.plan_by_scan, {}), Step(self._queries.claimed, {"claims": tokens})]
 
 
 class _Try:
@@ -183,4 +226,4 @@ class _Doubt:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
             now = time.monotonic()
-            self._who.doubtful[self._token] = (now + _DOUBT_SECONDS, now)
+            self._who.doubtful[self._token] = [now + after for after in _LOOK_AFTER]

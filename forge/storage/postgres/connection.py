@@ -143,8 +143,11 @@ _GONE = ("57P01", "57P02", "57P03")  # the sqlstates of a server that ends its s
 class Database:
     """A pool on one DSN, opened at first use and again after a fork (the parent's sockets are never touched)."""
 
-    def __init__(self, url: str, schema: str, pool_size: int, settle: Step | None = None) -> None:
-        """`settle` is run on each new connection, unless a pooler stands in between."""
+    def __init__(
+        self, url: str, schema: str, pool_size: int, settle: Step | None = None, *, timeout: float | None = None
+    ) -> None:
+        """`settle` is run on each new connection, unless a pooler stands in between. `timeout` is the most seconds that
+        a statement may take, and that a transaction may wait for its client."""
         try:
             given = {key: str(value) for key, value in conninfo_to_dict(url).items() if value is not None}
             self.conninfo = make_conninfo(**{**_DEFAULTS, **given})
@@ -155,6 +158,7 @@ class Database:
         self.schema = schema
         self.pool_size = pool_size
         self._settle = settle
+        self._timeout = timeout
         self._pool: ConnectionPool[Connection] | None = None
         self._pid = 0
         self._opening = threading.Lock()
@@ -184,6 +188,9 @@ class Database:
             min_size=1,
             max_size=self.pool_size,
             timeout=10.0,
+            # Its pauses between tries double: given up before that timeout and begun anew by the next verb, the longest
+            # is 4 s. Else a heart stood still for a minute after an outage of two, and its pod was taken for dead.
+            reconnect_timeout=9.0,
             num_workers=1,
             open=True,
             configure=self._configure,
@@ -200,6 +207,16 @@ class Database:
         conn.prepare_threshold = None if behind_pooler else 0
         if self._settle is not None and not behind_pooler:
             _execute(conn, self._settle)
+        if self._timeout is not None and not behind_pooler:
+            _limit(conn, self._timeout, local=False)
+
+    def _within(self, conn: Connection, work: Callable[[Connection], T]) -> T:
+        """`work`, with the timeout in force: what cannot be set on a session is set for its transaction."""
+        if self._timeout is None or conn.prepare_threshold is not None:
+            return work(conn)
+        with conn.transaction():
+            _limit(conn, self._timeout, local=True)
+            return work(conn)
 
     def close(self) -> None:
         """Close what this process opened."""
@@ -214,7 +231,7 @@ class Database:
                 pool = self.pool()
                 conn = pool.getconn()
                 try:
-                    return work(conn)
+                    return self._within(conn, work)
                 finally:
                     # Not `with pool.connection()`: it commits, which autocommit has done; 20 µs a verb.
                     pool.putconn(conn)
@@ -255,9 +272,18 @@ class Database:
             e, (errors.UndefinedTable, errors.InvalidSchemaName, errors.UndefinedColumn, errors.UndefinedObject)
         ):
             return SchemaError(f"schema {self.schema} is missing or too old for this release; run: forge db migrate")
+        if isinstance(e, errors.QueryCanceled) and self._timeout is not None:
+            return DatabaseError(f"PostgreSQL took more than {self._timeout:g} s over a statement and was told to stop")
         if isinstance(e, psycopg.OperationalError):
             return self.unreachable(e)
         return DatabaseError(f"PostgreSQL refused: {str(e).strip().splitlines()[0]}")
+
+
+def _limit(conn: Connection, seconds: float, *, local: bool) -> None:
+    """The second one frees what a client holds that was stopped, or cut off, in the middle of a transaction."""
+    for name in ("statement_timeout", "idle_in_transaction_session_timeout"):
+        value = str(max(1, round(seconds * 1000)))
+        conn.execute("select set_config(%s, %s, %s)", (name, value, local), prepare=False)
 
 
 def pipeline(conn: Connection, steps: Sequence[Step]) -> list[Rows]:

@@ -18,10 +18,10 @@ class PostgresListener(Listener):
         self._conn: Connection | None = None
 
     def wait(self, timeout: float) -> set[str]:
-        """Queues that woke up, `cancel:<pod>`, or `*`. Raises DatabaseError while the server is away."""
+        """Queues that woke up, `cancel:<pod>`, `leader:`, or `*`. Raises DatabaseError while the server is away."""
         if self._conn is None:
             conn = self._db.connect()
-            for channel in ("wake", "cancel"):
+            for channel in ("wake", "cancel", "leader"):
                 conn.execute(f'listen "{self._db.schema}.{channel}"')
             self._conn = conn
             return {"*"}
@@ -29,8 +29,8 @@ class PostgresListener(Listener):
         try:
             # stop_after=1 ends the wait at the first arrival; what came with it is delivered too.
             for notify in self._conn.notifies(timeout=timeout, stop_after=1):
-                cancel = notify.channel.endswith(".cancel")
-                woken.add(f"cancel:{notify.payload}" if cancel else notify.payload)
+                channel = notify.channel.rpartition(".")[2]
+                woken.add(notify.payload if channel == "wake" else f"{channel}:{notify.payload}")
         except psycopg.OperationalError as e:
             self.close()
             raise self._db.unreachable(e) from e

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+import weakref
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 from uuid import UUID
@@ -54,7 +55,9 @@ from forge.storage.sqlite import operating, rows, schema
 from forge.storage.sqlite.database import PATIENCE, Database, Handle
 from forge.storage.sqlite.drivers import Borrowed, Connection, DriverName
 from forge.storage.sqlite.endings import Endings
+from forge.storage.sqlite.leases import SqliteLeases, hold_term
 from forge.storage.sqlite.listener import SqliteListener
+from forge.storage.sqlite.schedules import SqliteSchedules
 from forge.storage.sqlite.shares import SqliteShares
 from forge.storage.statements import load_queries
 
@@ -72,15 +75,30 @@ class SqliteStorage(Storage):
 
     dialect = "sqlite"
 
-    def __init__(self, url: str, *, clock: Callable[[], float] = time.time, listen: bool = True) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock: Callable[[], float] = time.time,
+        listen: bool = True,
+        timeout: float | None = None,
+    ) -> None:
         self.url = url
-        self._db = Database(url)
+        self._db = Database(url, PATIENCE if timeout is None else timeout)
         self._clock = clock
         self._listens = listen
         self._sql = load_queries("sqlite")
         self._writer = Handle(self._db)
         self._reader = Handle(self._db)
-        self.shares = SqliteShares(self._reader, self._writing, self._sql)
+        self.leases = SqliteLeases(self._reader, self._writer, clock, self._sql)
+        self.shares = SqliteShares(self._reader, self._writer, clock, self._sql)
+        here = weakref.proxy(self)  # else only the collector would close what a storage that nobody needs has open
+        self.schedules = SqliteSchedules(
+            self._sql,
+            lambda: here._writing(durable=True),
+            lambda query, /, **params: list(here._rows_now(query, **params)),
+            lambda jobs, now: here._plan(list(jobs), now),
+        )
 
     def adopt_driver(self, kind: DriverName) -> None:
         """Use the library of a connection that the caller passes along, for there may be only one on a file.
@@ -116,6 +134,9 @@ class SqliteStorage(Storage):
 
     def _rows(self, name: str, /, **params: Any) -> list[tuple[Any, ...]]:
         return self._reader.read(lambda conn: conn.rows(getattr(self._sql, name).sql, params))
+
+    def _rows_now(self, name: str, /, **params: Any) -> list[tuple[Any, ...]]:
+        return self._rows(name, now=self._now(), **params)
 
     def connect(self) -> Any:
         self._db.use_driver(self._db.driver)
@@ -345,8 +366,9 @@ class SqliteStorage(Storage):
         with self._writing() as (conn, _):
             conn.rows(self._sql.set_wake.sql, {"queue": queue, "wake": wake})
 
-    def prune(self, n: int = 1000, after: str | None = None) -> Pruned:
+    def prune(self, n: int = 1000, after: str | None = None, *, term: int | None = None) -> Pruned:
         with self._writing() as (conn, now):
+            hold_term(conn, self._sql, term)
             return operating.prune(conn, self._sql, n, after, now)
 
     def listen(self) -> Listener:

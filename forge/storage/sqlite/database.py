@@ -64,8 +64,10 @@ _ADVICE: dict[DriverName, str] = {
 class Database:
     """One file: its path and driver, how to open it, and how its errors read."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, patience: float = PATIENCE) -> None:
+        """`patience` is how many seconds to wait for other writers."""
         self.path, self.driver = parse_url(url)
+        self._patience = patience
 
     def use_driver(self, driver: DriverName) -> None:
         """Open the file with this library from now on; refused while this process has it open with the other."""
@@ -119,7 +121,7 @@ class Database:
 
     def patiently(self, work: Callable[[], T]) -> T:
         """Do what changes nothing when it meets another's lock, again until it does not."""
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + self._patience
         while True:
             try:
                 return work()
@@ -137,7 +139,8 @@ class Database:
             return SchemaError(f"{self.path}: the schema is missing or too old for this release; run: forge db migrate")
         if code in (_BUSY, _LOCKED):
             return DatabaseError(
-                f"{self.path}: another program has kept it locked for {PATIENCE:.0f} s; find it with: fuser {self.path}"
+                f"{self.path}: another program has kept it locked for {self._patience:.0f} s; "
+                f"find it with: fuser {self.path}"
             )
         what_to_do = {
             _READONLY: "; make the file and its folder writable for this user",

@@ -26,6 +26,7 @@ __all__ = [
     "as_uuid",
     "claims",
     "job_params",
+    "micros",
     "run_at",
     "written",
 ]
@@ -56,6 +57,11 @@ def as_datetime(at: int) -> datetime:
     return _EPOCH + timedelta(microseconds=at)
 
 
+def micros(at: datetime) -> int:
+    """A time, as stored."""
+    return (at - _EPOCH) // _MICROSECOND
+
+
 def after(now: int, seconds: float) -> int:
     """The time `seconds` after `now`, as stored; one past the calendar's end is its end."""
     return now + round(min(seconds * 1e6, _LAST - now))
@@ -70,7 +76,7 @@ def as_list(items: Iterable[Any]) -> str | None:
 def run_at(job: NewJob, now: int) -> int:
     """When a new job may run."""
     if job.run_at is not None:
-        return (job.run_at - _EPOCH) // _MICROSECOND
+        return micros(job.run_at)
     return after(now, job.delay) if job.delay else now
 
 

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import orjson
 
-from forge.errors import LostLease
 from forge.storage.contract import Incarnation
 from forge.storage.shares import Change, Cluster, Member, Seen, Share, Shares, limits, news
 from forge.storage.sqlite.database import Handle
 from forge.storage.sqlite.drivers import Connection
+from forge.storage.sqlite.leases import hold_term
 from forge.storage.statements import Queries
 
 __all__ = ["SqliteShares"]
 
-Writing = Callable[[], contextlib.AbstractContextManager[tuple[Connection, int]]]
-
 
 class SqliteShares(Shares):
-    """See `Shares`."""
+    """See `Shares`. Knows the handles of its storage but not the storage, as `SqliteLeases` does."""
 
-    def __init__(self, reader: Handle, writing: Writing, sql: Queries) -> None:
-        self._reader, self._writing, self._sql = reader, writing, sql
+    def __init__(self, reader: Handle, writer: Handle, clock: Callable[[], float], sql: Queries) -> None:
+        self._reader, self._writer, self._clock, self._sql = reader, writer, clock, sql
+
+    def _writing(self) -> AbstractContextManager[tuple[Connection, int]]:
+        return self._writer.writing(clock=lambda: int(self._clock() * 1e6))
 
     def beat(self, who: Incarnation, running: Mapping[str, int]) -> dict[str, int] | None:
         with self._writing() as (conn, now):
@@ -67,8 +68,7 @@ class SqliteShares(Shares):
 
     def assign(self, term: int, changes: Sequence[Change]) -> None:
         with self._writing() as (conn, _):
-            if not conn.rows(self._sql.lease.sql, {"term": term}):
-                raise LostLease(f"term {term} is over: another pod leads; nothing was written")
+            hold_term(conn, self._sql, term)
             for change in changes:
                 query = self._sql.remove_share if change.workers is None else self._sql.assign_share
                 params: dict[str, Any] = {**change._asdict(), "term": term}

@@ -42,9 +42,9 @@ max_attempts, queue, kind, payload, dedupe_key, tags, attempts, status, crashes,
        and q.throttled_until <= now() - make_interval(secs => :grace::float8)
        and (select true from ended e where e.queue = q.name limit 1)
 
--- part: moved_ones
-select (select count(*) from moved), array(select id from moved where (select count(*) from moved) <> :n::bigint),
-       array(select claim from moved where (select count(*) from moved) <> :n::bigint)
+-- part: ended_ones
+select (select count(*) from ended), array(select id from ended where (select count(*) from ended) <> :n::bigint),
+       array(select claim from ended where (select count(*) from ended) <> :n::bigint)
 
 -- part: older_errors
 (case when jsonb_array_length(errors) >= 32 then errors - 0 else coalesce(errors, '[]') end)
@@ -57,6 +57,10 @@ select count(set_config(name, value, :local::boolean))
   from (values ('enable_seqscan', 'off'), ('enable_bitmapscan', 'off'), ('enable_sort', 'off'), ('enable_hashjoin', 'off'),
                ('enable_mergejoin', 'off'), ('jit', 'off'), ('plan_cache_mode', 'force_generic_plan')) s(name, value)
 
+-- The same connections for once without.
+-- name: plan_by_scan
+select set_config('enable_seqscan', 'on', true)
+
 -- Claim up to :n jobs of a queue in the order (priority, run_at, id), starting behind the low-water mark.
 --
 -- The recursion hops from one priority to the next: within a priority the due jobs are one range, so a million
@@ -65,6 +69,8 @@ select count(set_config(name, value, :local::boolean))
 -- reading past 200,000 of them took 42 ms.
 -- Losing a claim in a crash of the database only makes the job pending again: the claim turns off, for its own
 -- transaction, the wait for the disk.
+-- The lock on the pod's row is the fence: who takes a pod for dead locks that row too, and so either waits for this claim
+-- and then finds it, or comes first and is seen here.
 -- Row addresses are gathered into one array: the limit holds whatever plan joins it (a plain IN can over-claim),
 -- and each is safe because its row is locked in this same statement.
 -- name: claim
@@ -91,14 +97,14 @@ update forge.job set status = 'in_progress', attempts = attempts + 1, claim = :c
          for update skip locked) due
      where (select not q.paused and coalesce(q.throttled_until <= now(), true) from forge.queue q where q.name = :queue)
            is not false
-       and exists (select from forge.pod where id = :claim::bigint >> 32)
+       and exists (select from forge.pod where id = :claim::bigint >> 32 and reaped_at is null for key share)
        and (not :unsynced::boolean or (select set_config('synchronous_commit', 'off', true)) = 'off')
      limit :n::bigint))
 returning priority, run_at, id, kind, payload, attempts, max_attempts, timeout, keep_result, dedupe_key
 
--- What a claim whose answer was lost had in fact claimed.
+-- What claims whose answer was lost had in fact claimed. Reads the whole table: for after an outage.
 -- name: claimed
-select id, claim, dedupe_key is not null, queue from forge.job where claim = :claim::bigint
+select id, claim, dedupe_key is not null, queue from forge.job where status = 'in_progress' and claim = any(:claims::bigint[])
 
 -- The hot ending. A row whose token is stale is not found. Answers how many were moved, and which ones only when some are
 -- missing: a thousand ids each time cost 1 µs a job.
@@ -111,24 +117,22 @@ with ended as (
        and ((j.id, j.claim) in (select t.id, t.claim from unnest(:ids::uuid[], :claims::bigint[]) t(id, claim))) is true
     returning j.*
 ), warmed as ({warm_up}), moved as (
-    insert into forge.job_history ({moved}) select {kept}, 'done', crashes, errors from ended returning id, claim
+    insert into forge.job_history ({moved}) select {kept}, 'done', crashes, errors from ended
 )
-{moved_ones}
+{ended_ones}
 
--- The same with results to keep. `claim + 0` keeps job_claimed out of it: all rows of a claim share its key, and a join
--- through it is quadratic.
+-- The same with results to keep.
 -- name: finalize_done_results
 with ended as (
     delete from forge.job j
      using unnest(:ids::uuid[], :claims::bigint[], :results::text[]) t(id, claim, result)
-     where j.id = t.id and j.claim + 0 = t.claim
+     where j.id = t.id and j.claim = t.claim
     returning j.*, t.result
 ), warmed as ({warm_up}), moved as (
     insert into forge.job_history ({moved}, result)
     select {kept}, 'done', crashes, errors, case when keep_result is not null then result::json end from ended
-    returning id, claim
 )
-{moved_ones}
+{ended_ones}
 
 -- Every other ending, mixed: each row's own state decides what becomes of it. Rows are looked up one by one (lateral) and
 -- changed by their ids: a plan cached while the table was empty took the table for the smaller side of a join, and walked
@@ -156,7 +160,7 @@ with t as (
            case when j.cancel_requested_at is not null then 'cancelled by user' else t.message end as said
       from t cross join lateral (
         select f.*, (f.enqueued_at <= now() - make_interval(secs => t.give_up)) is true as too_old
-          from forge.job f where f.id = t.id and f.claim + 0 = t.claim for update) j
+          from forge.job f where f.id = t.id and f.claim = t.claim for update) j
 ), noted as materialized (
     select v.*, case when v.said is null then v.errors else
              {older_errors} || jsonb_build_object('at', {utc_now}, 'attempt', v.tried, 'message', v.said,
@@ -212,7 +216,7 @@ update forge.queue q set throttle_attempts = least(q.throttle_attempts + 1, 30),
  where q.name = :queue and coalesce(q.throttled_until <= now(), true)
    and not (q.throttle = 'hint' and :job_only::boolean)
    and exists (select from unnest(:ids::uuid[], :claims::bigint[]) t(id, claim) cross join lateral (
-                   select from forge.job f where f.id = t.id and f.claim + 0 = t.claim limit 1) j)
+                   select from forge.job f where f.id = t.id and f.claim = t.claim limit 1) j)
 
 -- One job without a key, the commonest call: with the arrays of `enqueue` below it took 1.9 ms, with this 0.8, most of
 -- it the commit.
@@ -304,17 +308,18 @@ insert into forge.pod (name, host, pid, queues, capacity) values (:name, :host, 
 returning id, started_at, beat_at
 
 -- name: beat
-update forge.pod set beat_at = now() where id = :pod::int returning id
+update forge.pod set beat_at = now() where id = :pod::int and reaped_at is null returning id
 
 -- A beat and what the pod polls for at the same time: one row at least, without a pod if it is gone, and without a job if
--- nothing is to be cancelled. Planned anew each time, once a second: a cached plan could outlive the table it was made for.
+-- nothing is to be cancelled. `> '-infinity'` and not `is not null`: a condition on the index's key makes it the one that is
+-- used, even by who has no statistics.
 -- name: pulse
 with beat as (
-    update forge.pod set beat_at = now() where id = :pod::int returning id
+    update forge.pod set beat_at = now() where id = :pod::int and reaped_at is null returning id
 )
 select p.id, r.id, r.claim from (select (select id from beat) as id) p left join lateral (
     select j.id, j.claim from forge.job j
-     where j.cancel_requested_at is not null and j.claim >= :pod::bigint << 32 and j.claim < (:pod::bigint + 1) << 32) r
+     where j.cancel_requested_at > '-infinity' and j.claim >= :pod::bigint << 32 and j.claim < (:pod::bigint + 1) << 32) r
     on p.id is not null
 
 -- How far running jobs are. Ids come sorted: rows are locked in one order.
@@ -322,7 +327,7 @@ select p.id, r.id, r.claim from (select (select id from beat) as id) p left join
 with ours as materialized (
     select j.id, t.percent, t.message
       from unnest(:ids::uuid[], :claims::bigint[], :percents::float8[], :messages::text[]) t(id, claim, percent, message)
-     cross join lateral (select f.id from forge.job f where f.id = t.id and f.claim + 0 = t.claim for no key update) j
+     cross join lateral (select f.id from forge.job f where f.id = t.id and f.claim = t.claim for no key update) j
 )
 update forge.job j set progress = json_build_object('percent', o.percent, 'message', o.message, 'at', {utc_now})
   from ours o where j.id = o.id and j.id = any(:ids::uuid[])
@@ -351,34 +356,39 @@ select extract(epoch from min(greatest(due.run_at, q.throttled_until)) - now()):
 -- name: serve_queues
 update forge.pod set queues = :queues::text[], capacity = :capacity::int where id = :pod::int
 
--- name: deregister_pod
-delete from forge.pod where id = :pod::int
-
 -- name: pods
-select id, name, host, pid, queues, started_at, beat_at, capacity from forge.pod order by id
+select id, name, host, pid, queues, started_at, beat_at, capacity from forge.pod where reaped_at is null order by id
 
--- The claims of one pod, for release: its tokens are one range.
--- name: claims_of_pod
-select id, claim, dedupe_key is not null, queue from forge.job
- where claim >= :pod::bigint << 32 and claim < (:pod::bigint + 1) << 32 order by claim limit :limit::bigint
+-- A pod goes in three steps, so that whoever dies between them leaves no claim without an owner: it is marked (and claims
+-- no more), its claims are taken back, its row is deleted. `for update` waits for claims under way.
+-- name: mark_pod
+with gone as materialized (select id from forge.pod where id = :pod::int for update)
+update forge.pod p set reaped_at = coalesce(p.reaped_at, now()) from gone where p.id = gone.id
 
--- Pods that have stopped beating. A beat that came first makes this miss its row; one that comes later finds none.
--- name: remove_stale_pods
-delete from forge.pod where beat_at < now() - make_interval(secs => :stale::float8) returning id
-
--- Owners of claims that are no pod's: reaped ones that claimed once more before they knew. Hops from owner to owner.
--- name: orphan_owners
-with recursive owner(id) as (
-    (select claim >> 32 from forge.job where claim is not null order by claim limit 1)
-    union all
-    select (select claim >> 32 from forge.job where claim >= (owner.id + 1) << 32 order by claim limit 1)
-      from owner where owner.id is not null
+-- Pods that have stopped beating, and those that were marked a while ago by somebody who did not come to the end. A beat
+-- that came first makes this miss its row; one that comes later finds none. One that is claiming is looked at next time.
+-- name: mark_stale_pods
+with gone as materialized (
+    select id from forge.pod
+     where beat_at < now() - make_interval(secs => :stale::float8) and reaped_at is null
+        or reaped_at < now() - make_interval(secs => :unfinished::float8)
+     order by id for update skip locked
 )
-select id from owner where id is not null and not exists (select from forge.pod p where p.id = owner.id)
+update forge.pod p set reaped_at = now() from gone where p.id = gone.id returning p.id
+
+-- The claims of pods that are gone; with :orphans those of pods nobody knows of, too. Reads the whole table.
+-- name: claims_of_pods
+select id, claim, dedupe_key is not null, queue from forge.job j
+ where status = 'in_progress'
+   and (claim >> 32 = any(:pods::bigint[])
+        or :orphans::boolean and not exists (select from forge.pod p where p.id = j.claim >> 32))
+
+-- name: remove_pods
+delete from forge.pod where id = any(:pods::int[]) and reaped_at is not null
 
 -- name: cancel_requests
 select id, claim from forge.job
- where cancel_requested_at is not null and claim >= :pod::bigint << 32 and claim < (:pod::bigint + 1) << 32
+ where cancel_requested_at > '-infinity' and claim >= :pod::bigint << 32 and claim < (:pod::bigint + 1) << 32
 
 -- The verbs of operators run planned by index too (locally), and bind rows by id wherever they join: a plan cached while the
 -- tables were empty may not walk a backlog of millions.
@@ -521,23 +531,22 @@ on conflict (name) do update set
 returning name, max_workers, paused, backoff_enabled, backoff_base_seconds, backoff_max_seconds, throttle,
           retain_done_days, retain_dead_days, throttle_attempts, throttled_until
 
--- One small batch of what retention no longer keeps, oldest first. The walk starts at :after (where the last batch
--- ended), so that rows kept longer are not read again and again; ties stay together, or the next walk would miss some.
+-- One small batch of what retention no longer keeps, in the order of ids between two. See `PostgresStorage.prune`.
 -- name: prune
 with walked as materialized (
-    select h.id, h.finished_at, h.finished_at < now() - make_interval(secs => 86400 * case h.status
+    select h.id, h.finished_at < now() - make_interval(secs => 86400 * case h.status
                when 'done' then coalesce(q.retain_done_days, 7) else coalesce(q.retain_dead_days, 30) end) as old
       from (select id, finished_at, status, queue from forge.job_history
-             where finished_at > :after::timestamptz and finished_at < now() - make_interval(secs => :least::float8)
-             order by finished_at fetch first (:n::bigint) rows with ties) h
+             where id >= :first::uuid and id <= :last::uuid order by id limit :n::bigint) h
       left join forge.queue q on q.name = h.queue
 ), gone as (
     delete from forge.job_history h where h.id = any(array(select id from walked where old)) returning h.id
 )
-select (select count(*) from walked), (select count(*) from gone), (select max(finished_at) from walked)
+select (select count(*) from walked), (select count(*) from gone), (select id from walked order by id desc limit 1)
 
 -- name: shortest_retention
-select least(7, 30, min(least(retain_done_days, retain_dead_days))) * 86400 from forge.queue
+select (least(7, 30, min(least(retain_done_days, retain_dead_days))) * 86400)::float8, extract(epoch from now())::float8
+  from forge.queue
 
 -- name: prune_keys
 delete from forge.job_key where key = any(array(
@@ -549,34 +558,165 @@ select max(number) from forge.migration
 -- name: schema_exists
 select to_regclass('forge.migration') is not null
 
--- Shares: how the workers of each queue are split over pods. See forge/storage/shares.py.
+-- -- leases ------------------------------------------------------------------------------------------------------
 
--- The lease, if it still has this term. Locked, so that it cannot be taken over before what follows is committed.
--- part: lease
-select term from forge.leader where term = :term::bigint for key share
+-- A term must not be issued twice, so it is on disk before it is known: else a crash could take it back.
+-- name: wait_for_disk
+select set_config('synchronous_commit', 'on', true) where current_setting('synchronous_commit') = 'off'
+
+-- The lease is free if it was given back or has lapsed, is the asker's own (whose earlier answer was lost), or its pod is
+-- no more. One that was renewed in the future has lapsed too, or a clock set back by an hour would leave the cluster
+-- without a leader for that hour; by less than the TTL it may only be that another statement began later and came first.
+-- name: acquire_lease
+with taken as (
+    update forge.leader l set term = l.term + 1, holder = :key, pod = :pod::int, host = :host, pid = :pid::int,
+           since = now(), renewed_at = now(), until = now() + make_interval(secs => :ttl::float8)
+     where l.holder is null or l.until <= now() or l.renewed_at > now() + make_interval(secs => :ttl::float8)
+        or l.holder = :key or (l.pod is not null and not exists (select from forge.pod p where p.id = l.pod and p.reaped_at is null))
+    returning l.term
+)
+select (select term from taken), extract(epoch from until - now())::float8 from forge.leader
+
+-- name: renew_lease
+update forge.leader set pod = :pod::int, renewed_at = now(), until = now() + make_interval(secs => :ttl::float8)
+ where term = :term::bigint and holder = :key
+
+-- The others are told, so that one of them leads at once.
+-- name: release_lease
+update forge.leader set holder = null, until = now() where term = :term::bigint and holder is not null
+returning pg_notify('forge.leader', '')::text
+
+-- name: leader
+select term, pod, host, pid, since, until from forge.leader where holder is not null and until > now()
+
+-- The first statement of a leader's write: no row, no write. See the table for the lock.
+-- name: hold_term
+select term from forge.leader where term = :term::bigint and holder is not null for key share
+
+-- -- schedules ---------------------------------------------------------------------------------------------------
+
+-- part: schedule_columns
+s.name, s.expression, s.kind, s.payload, s.timezone, s.queue, s.priority, s.max_attempts, s.timeout, s.keep_result, s.dedupe_key,
+s.unique_for, s.tags, s.catch_up, s.jitter, s.source, s.paused, s.disabled, s.next_at, s.last_slot, s.last_job, s.last_skipped, s.revision
+
+-- Nothing here may wait for long: whoever holds a schedule's row is another leader's firing.
+-- name: be_brief
+select set_config('lock_timeout', '5s', true), set_config('statement_timeout', '30s', true)
+
+-- name: schedules
+select {schedule_columns} from forge.schedule s order by s.name
+
+-- name: schedule
+select {schedule_columns} from forge.schedule s where s.name = :name
+
+-- Due ones, the longest due first, with the time by which they are: one row at least, without a name if there is none.
+-- name: due_schedules
+select {schedule_columns}, c.now from (select now() as now) c left join lateral (
+    select * from forge.schedule d where not d.paused and d.disabled is null and d.next_at <= c.now
+     order by d.next_at, d.name limit :n::bigint) s on true
+ order by s.next_at, s.name
+
+-- Add a schedule or change one of the sources :over, if there is anything to change. What it says of time decides whether
+-- its next slot is found anew.
+-- name: put_schedule
+insert into forge.schedule as s (name, expression, kind, payload, timezone, queue, priority, max_attempts, timeout, keep_result,
+                                 dedupe_key, unique_for, tags, catch_up, jitter, source, disabled, next_at)
+values (:name, :expression, :kind, :payload::text::json, :timezone, :queue, :priority::smallint, :max_attempts::smallint,
+        :timeout::int, :keep_result::int, :dedupe_key::text, :unique_for::int, :tags::text[], :catch_up, :jitter::float8, :source,
+        :disabled::text, :next_at::timestamptz)
+on conflict (name) do update set
+    expression = excluded.expression, kind = excluded.kind, payload = excluded.payload, timezone = excluded.timezone,
+    queue = excluded.queue, priority = excluded.priority, max_attempts = excluded.max_attempts, timeout = excluded.timeout,
+    keep_result = excluded.keep_result, dedupe_key = excluded.dedupe_key, unique_for = excluded.unique_for, tags = excluded.tags,
+    catch_up = excluded.catch_up, jitter = excluded.jitter, source = excluded.source, revision = s.revision + 1,
+    disabled = case when (s.expression, s.timezone) = (excluded.expression, excluded.timezone) then s.disabled
+                    else excluded.disabled end,
+    next_at = case when (s.expression, s.timezone) = (excluded.expression, excluded.timezone) then s.next_at
+                   else excluded.next_at end
+ where s.source = any(:over::text[])
+   and (s.expression, s.kind, s.payload::text, s.timezone, s.queue, s.priority, s.max_attempts, s.timeout, s.keep_result,
+        s.dedupe_key, s.unique_for, s.tags, s.catch_up, s.jitter, s.source)
+       is distinct from
+       (excluded.expression, excluded.kind, excluded.payload::text, excluded.timezone, excluded.queue, excluded.priority,
+        excluded.max_attempts, excluded.timeout, excluded.keep_result, excluded.dedupe_key, excluded.unique_for, excluded.tags,
+        excluded.catch_up, excluded.jitter, excluded.source)
+returning name
+
+-- name: lock_schedules
+select name, source from forge.schedule order by name for no key update
+
+-- name: remove_declared
+delete from forge.schedule where source in ('config', 'code') and name <> all(:names::text[]) returning name
+
+-- name: remove_schedule
+delete from forge.schedule where name = :name and source = 'runtime' returning name
+
+-- name: pause_schedule
+update forge.schedule set paused = true where name = :name returning name
+
+-- name: resume_schedule
+update forge.schedule set paused = false, disabled = null, next_at = :next_at::timestamptz
+ where name = :name and revision = :revision::bigint returning name
+
+-- name: disable_schedule
+update forge.schedule set disabled = :reason::text where name = :name and revision = :revision::bigint returning name
+
+-- Firing, first step: the schedule is still what it was when its slots were found, and nobody else fires it now.
+-- name: lock_schedule
+select next_at from forge.schedule
+ where name = :name and revision = :revision::bigint and not paused and disabled is null for no key update
+
+-- Second step: a slot that has fired before is not among those answered.
+-- name: take_slots
+insert into forge.schedule_slot (schedule, slot, job_id)
+select :name, t.slot, t.job_id from unnest(:slots::timestamptz[], :jobs::uuid[]) t(slot, job_id)
+on conflict do nothing returning slot
+
+-- Third step, behind the jobs themselves.
+-- name: skip_slot
+update forge.schedule_slot set skipped = true, job_id = :job::uuid where schedule = :name and slot = :slot::timestamptz returning slot
+
+-- name: advance_schedule
+update forge.schedule
+   set next_at = greatest(next_at, :next_at::timestamptz), last_slot = coalesce(:slot::timestamptz, last_slot),
+       last_job = coalesce(:job::uuid, last_job), last_skipped = coalesce(:skipped::boolean, last_skipped)
+ where name = :name returning name
+
+-- name: schedule_slots
+select slot, fired_at, job_id, skipped from forge.schedule_slot where schedule = :name order by slot desc limit :n::bigint
+
+-- name: prune_slots
+delete from forge.schedule_slot where (schedule, slot) in (
+    select schedule, slot from forge.schedule_slot where fired_at < now() - make_interval(secs => :keep::float8)
+     order by fired_at limit :n::bigint) returning slot
+
+-- -- shares ------------------------------------------------------------------------------------------------------
 
 -- Each queue as one of its pods sees it. How many others declare it is counted only where that matters, which is while
 -- pods come and go.
 -- part: shares_seen
 select q.name, q.max_workers, q.paused, q.name = any(me.queues), s.workers, s.applied, s.running,
        case when s.workers is null or not r.rivals
-            then (select count(*) from forge.pod o where o.id <> me.id and o.capacity > 0 and q.name = any(o.queues))
+            then (select count(*) from forge.pod o
+                   where o.id <> me.id and o.reaped_at is null and o.capacity > 0 and q.name = any(o.queues))
             else 0 end, r.rivals
   from forge.queue q
   left join forge.share s on s.pod = me.id and s.queue = q.name
  cross join lateral (
-    select exists (select from forge.share o where o.queue = q.name and o.pod <> me.id) as rivals) r
+    select exists (select from forge.share o join forge.pod p on p.id = o.pod
+                    where o.queue = q.name and o.pod <> me.id and p.reaped_at is null) as rivals) r
  where q.name = any(:queues::text[]) or s.pod is not null
 
 -- What an idle pod does every second: one row at least, unless the pod is gone.
 -- name: beat_and_look
 with me as (
-    update forge.pod set beat_at = now() where id = :pod::int returning id, queues
+    update forge.pod set beat_at = now() where id = :pod::int and reaped_at is null returning id, queues
 )
 select seen.* from me left join lateral ({shares_seen}) seen on true
 
 -- name: look_at_shares
-select seen.* from forge.pod me cross join lateral ({shares_seen}) seen where me.id = :pod::int
+select seen.* from forge.pod me cross join lateral ({shares_seen}) seen
+ where me.id = :pod::int and me.reaped_at is null
 
 -- What a pod goes by from now on. If the leader has given another word since it looked, it goes by what it did before.
 -- name: report_shares
@@ -584,7 +724,7 @@ insert into forge.share as s (pod, queue, workers, applied, running)
 select p.id, t.queue, t.workers, t.applied, t.running
   from forge.pod p cross join unnest(:queues::text[], :workers::int[], :applied::int[], :running::int[])
                               t(queue, workers, applied, running)
- where p.id = :pod::int order by t.queue for key share of p
+ where p.id = :pod::int and p.reaped_at is null order by t.queue for key share of p
 on conflict (pod, queue) do update set running = excluded.running,
     applied = case when s.workers is not distinct from excluded.workers then excluded.applied else s.applied end
 returning s.queue, s.applied
@@ -592,27 +732,24 @@ returning s.queue, s.applied
 -- All that the leader needs, of one moment.
 -- name: cluster
 select (select coalesce(json_agg(json_build_array(name, max_workers)), '[]') from forge.queue),
-       (select coalesce(json_agg(json_build_array(id, queues, capacity)), '[]') from forge.pod),
-       (select coalesce(json_agg(json_build_array(pod, queue, workers, applied, running)), '[]') from forge.share)
+       (select coalesce(json_agg(json_build_array(id, queues, capacity)), '[]') from forge.pod where reaped_at is null),
+       (select coalesce(json_agg(json_build_array(s.pod, s.queue, s.workers, s.applied, s.running)), '[]')
+          from forge.share s join forge.pod p on p.id = s.pod where p.reaped_at is null)
 
--- The leader's word. A pod that is being removed is passed over: waiting for it could make two transactions wait for
+-- The leader's word, behind hold_term. A pod that is being removed is passed over: waiting for it could make two transactions wait for
 -- each other.
 -- name: assign_shares
-with lease as materialized ({lease}
-), told as (
+with told as (
     select * from unnest(:pods::int[], :queues::text[], :workers::int[]) t(pod, queue, workers)
-     where exists (select from lease)
 ), live as materialized (
-    select p.id from forge.pod p where p.id = any(:pods::int[]) for key share skip locked
+    select p.id from forge.pod p where p.id = any(:pods::int[]) and p.reaped_at is null for key share skip locked
 ), gone as (
     delete from forge.share s using told t where s.pod = t.pod and s.queue = t.queue and t.workers is null
-), given as (
-    insert into forge.share as s (pod, queue, workers, term)
-    select t.pod, t.queue, t.workers, :term::bigint
-      from told t join live on live.id = t.pod where t.workers is not null order by t.pod, t.queue
-    on conflict (pod, queue) do update set workers = excluded.workers, term = excluded.term
 )
-select exists (select from lease)
+insert into forge.share as s (pod, queue, workers, term)
+select t.pod, t.queue, t.workers, :term::bigint
+  from told t join live on live.id = t.pod where t.workers is not null order by t.pod, t.queue
+on conflict (pod, queue) do update set workers = excluded.workers, term = excluded.term
 
 -- Queues that no live pod serves, and whether jobs wait in them. Hops from queue to queue along the claim's index.
 -- name: undeclared_queues
@@ -627,4 +764,4 @@ with recursive hop(queue) as (
 )
 select n.queue, exists (select from waiting w where w.queue = n.queue)
   from (select queue from waiting union select name from forge.queue) n
- where not exists (select from forge.pod p where n.queue = any(p.queues)) order by n.queue
+ where not exists (select from forge.pod p where n.queue = any(p.queues) and p.reaped_at is null) order by n.queue

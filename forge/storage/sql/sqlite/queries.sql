@@ -327,11 +327,121 @@ select coalesce(max(number), 0) from migration
 -- name: record_migration
 insert into migration (number, title, applied_at) values (:number, :title, :now)
 
--- Shares: how the workers of each queue are split over pods. See forge/storage/shares.py.
+-- -- leases ------------------------------------------------------------------------------------------------------
 
--- The lease, if it still has this term; asked inside BEGIN IMMEDIATE.
--- name: lease
-select term from leader where term = :term
+-- The lease is free if it was given back or has lapsed, is the asker's own, or its pod is no more. One that was renewed
+-- further in the future than a TTL has lapsed too: the clock was set back.
+-- name: acquire_lease
+update leader set term = term + 1, holder = :key, pod = :pod, host = :host, pid = :pid, since = :now, renewed_at = :now,
+                  until = :until
+ where holder is null or until <= :now or renewed_at > :until or holder = :key
+    or (pod is not null and not exists (select 1 from pod p where p.id = leader.pod))
+returning term
+
+-- name: lease_until
+select until from leader
+
+-- name: renew_lease
+update leader set pod = :pod, renewed_at = :now, until = :until where term = :term and holder = :key
+
+-- name: release_lease
+update leader set holder = null, until = :now where term = :term
+
+-- name: leader
+select term, pod, host, pid, since, until from leader where holder is not null and until > :now
+
+-- The first step of a leader's write: no row, no write.
+-- name: hold_term
+select term from leader where term = :term and holder is not null
+
+-- -- schedules ---------------------------------------------------------------------------------------------------
+
+-- part: schedule_columns
+s.name, s.expression, s.kind, s.payload, s.timezone, s.queue, s.priority, s.max_attempts, s.timeout, s.keep_result, s.dedupe_key,
+s.unique_for, s.tags, s.catch_up, s.jitter, s.source, s.paused, s.disabled, s.next_at, s.last_slot, s.last_job, s.last_skipped, s.revision
+
+-- name: schedules
+select {schedule_columns} from schedule s order by s.name
+
+-- name: schedule
+select {schedule_columns} from schedule s where s.name = :name
+
+-- Due ones, the longest due first, with the time by which they are: one row at least, without a name if there is none.
+-- name: due_schedules
+select {schedule_columns}, c.now from (select :now as now) c left join (
+    select * from schedule where not paused and disabled is null and next_at <= :now
+     order by next_at, name limit :n) s
+ order by s.next_at, s.name
+
+-- Add a schedule or change one of the sources :over, if there is anything to change. What it says of time decides whether
+-- its next slot is found anew.
+-- name: put_schedule
+insert into schedule as s (name, expression, kind, payload, timezone, queue, priority, max_attempts, timeout, keep_result,
+                           dedupe_key, unique_for, tags, catch_up, jitter, source, disabled, next_at)
+values (:name, :expression, :kind, :payload, :timezone, :queue, :priority, :max_attempts, :timeout, :keep_result, :dedupe_key,
+        :unique_for, :tags, :catch_up, :jitter, :source, :disabled, :next_at)
+on conflict (name) do update set
+    expression = excluded.expression, kind = excluded.kind, payload = excluded.payload, timezone = excluded.timezone,
+    queue = excluded.queue, priority = excluded.priority, max_attempts = excluded.max_attempts, timeout = excluded.timeout,
+    keep_result = excluded.keep_result, dedupe_key = excluded.dedupe_key, unique_for = excluded.unique_for, tags = excluded.tags,
+    catch_up = excluded.catch_up, jitter = excluded.jitter, source = excluded.source, revision = s.revision + 1,
+    disabled = iif((s.expression, s.timezone) = (excluded.expression, excluded.timezone), s.disabled, excluded.disabled),
+    next_at = iif((s.expression, s.timezone) = (excluded.expression, excluded.timezone), s.next_at, excluded.next_at)
+ where s.source in (select value from json_each(:over))
+   and (s.expression, s.kind, s.payload, s.timezone, s.queue, s.priority, s.max_attempts, s.timeout, s.keep_result,
+        s.dedupe_key, s.unique_for, s.tags, s.catch_up, s.jitter, s.source)
+       is not
+       (excluded.expression, excluded.kind, excluded.payload, excluded.timezone, excluded.queue, excluded.priority,
+        excluded.max_attempts, excluded.timeout, excluded.keep_result, excluded.dedupe_key, excluded.unique_for, excluded.tags,
+        excluded.catch_up, excluded.jitter, excluded.source)
+returning name
+
+-- name: lock_schedules
+select name, source from schedule order by name
+
+-- name: remove_declared
+delete from schedule where source in ('config', 'code') and name not in (select value from json_each(:names)) returning name
+
+-- name: remove_schedule
+delete from schedule where name = :name and source = 'runtime' returning name
+
+-- name: pause_schedule
+update schedule set paused = 1 where name = :name returning name
+
+-- name: resume_schedule
+update schedule set paused = 0, disabled = null, next_at = :next_at where name = :name and revision = :revision returning name
+
+-- name: disable_schedule
+update schedule set disabled = :reason where name = :name and revision = :revision returning name
+
+-- Firing, first step: the schedule is still what it was when its slots were found.
+-- name: lock_schedule
+select next_at from schedule where name = :name and revision = :revision and not paused and disabled is null
+
+-- Second step: a slot that has fired before is not answered.
+-- name: take_slot
+insert into schedule_slot (schedule, slot, job_id, fired_at) values (:name, :slot, :job, :now)
+on conflict do nothing returning slot
+
+-- Third step, behind the jobs themselves.
+-- name: skip_slot
+update schedule_slot set skipped = 1, job_id = :job where schedule = :name and slot = :slot returning slot
+
+-- name: advance_schedule
+update schedule
+   set next_at = max(next_at, :next_at), last_slot = coalesce(:slot, last_slot), last_job = coalesce(:job, last_job),
+       last_skipped = coalesce(:skipped, last_skipped)
+ where name = :name returning name
+
+-- name: schedule_slots
+select slot, fired_at, job_id, skipped from schedule_slot where schedule = :name order by slot desc limit :n
+
+-- name: prune_slots
+delete from schedule_slot where (schedule, slot) in (
+    select schedule, slot from schedule_slot where fired_at < :now - cast(1000000 * :keep as integer) order by fired_at limit :n)
+returning slot
+
+-- -- shares ------------------------------------------------------------------------------------------------------
 
 -- name: look_at_shares
 select q.name, q.max_workers, q.paused, exists (select 1 from json_each(me.queues) where value = q.name), s.workers,

@@ -47,12 +47,13 @@ create table forge.job (
     autovacuum_analyze_scale_factor = 0.2, autovacuum_analyze_threshold = 20000
 );
 
--- The claim. Status stands in the predicate, never in the key: a claimed job leaves the index.
-create index job_claim on forge.job (queue, priority, run_at, id) where status in ('pending', 'failed');
--- Whose claims are whose: a pod's are one range. All rows of one claim share a key, so it stays tiny.
-create index job_claimed on forge.job (claim) where claim is not null;
+-- The claim. No index has a column that a claim changes (status, claim), neither as key nor in its condition: so the new
+-- version of a claimed row stays on its page and no index is touched (10 µs a claimed job became 5.5). The price: claimed
+-- jobs stay in the index until they end, and a scan from the start reads past them; and who looks for all claims of a
+-- pod, which happens when one has died, reads the whole table.
+create index job_claim on forge.job (queue, priority, run_at, id);
 -- What an owner polls; empty but for jobs that somebody is cancelling.
-create index job_cancel on forge.job (claim) where cancel_requested_at is not null;
+create index job_cancel on forge.job (cancel_requested_at) where cancel_requested_at is not null;
 
 -- Append-only. `claim` is kept: a finalize whose answer was lost finds there that it had succeeded.
 create table forge.job_history (
@@ -80,8 +81,7 @@ create table forge.job_history (
     result       json
 ) with (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_insert_scale_factor = 0.2);
 
--- Retention walks this; rows come in its order, so the last page takes every insert.
-create index job_history_finished on forge.job_history (finished_at);
+-- No index on finished_at: retention walks the primary key, whose ids begin with the time (2 µs a job less).
 -- The few that people look for among millions of done ones.
 create index job_history_unhappy on forge.job_history (id) where status in ('dead', 'cancelled');
 
@@ -118,5 +118,7 @@ create table forge.pod (
     pid        integer not null,
     queues     text[] not null,
     started_at timestamptz not null default now(),
-    beat_at    timestamptz not null default now()
+    beat_at    timestamptz not null default now(),
+    -- Taken for dead, or leaving: it claims no more, and the row goes when all its claims have been taken back.
+    reaped_at  timestamptz
 );

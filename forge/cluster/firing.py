@@ -1,0 +1,152 @@
+"""The service that fires: the leader's. It keeps the declared schedules stored and enqueues what is due.
+
+A slot is late once `ON_TIME` seconds have passed: nobody led, or the database was away. What becomes of late ones is
+the schedule's to say (`catch_up`); the others all fire, however busy the leader was.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+
+from forge.cluster.cron import Slots
+from forge.cluster.schedules import job_at, now_of, seed
+from forge.cluster.service import Service
+from forge.errors import DatabaseError, UsageError
+from forge.storage import Storage
+from forge.storage.schedules import Fired, Firing, NewSchedule, Schedule, Seeded, Synced
+
+__all__ = ["ON_TIME", "Cron", "slots_to_fire"]
+
+# Longer than a new leader takes to take over, so that a slot between two leaders is on time with every policy.
+ON_TIME = timedelta(seconds=30)
+AT_ONCE = 200  # slots in one transaction
+ROUND = 5.0  # seconds after which a round lets others have their turn
+PRUNE_EVERY = 600.0  # seconds
+PRUNED_AT_ONCE = 1000
+_TICK = timedelta(microseconds=1)
+
+
+def slots_to_fire(schedule: Schedule, slots: Slots, now: datetime) -> tuple[list[datetime], datetime]:
+    """Which slots of a schedule that is due are to fire, at most `AT_ONCE`, and the one from which it goes on.
+    `UsageError` if there is none."""
+    assert schedule.next_at is not None
+    since = schedule.next_at - _TICK
+    punctual = max(since, now - ON_TIME)
+    if schedule.catch_up == "all":
+        found = list(itertools.islice(slots.between(since, now), AT_ONCE))
+    else:
+        found = list(itertools.islice(slots.between(punctual, now), AT_ONCE))
+        if not found and schedule.catch_up == "one":
+            latest = slots.latest(since, now)
+            found = [] if latest is None else [latest]
+    going_on = slots.after(found[-1] if len(found) == AT_ONCE else now)
+    if going_on is None:
+        raise UsageError("it never comes again")
+    return found, going_on
+
+
+class Cron(Service):
+    """Fires what is due by schedules."""
+
+    name = "cron"
+    every = 1.0
+    leader_only = True
+
+    def __init__(self, storage: Storage, wanted: Callable[[], Sequence[NewSchedule]] | None = None) -> None:
+        """`wanted` answers the schedules of the configuration and of code, as they are now. Without it the stored ones
+        stay as they are."""
+        self._storage, self._wanted = storage, wanted
+        self._synced: tuple[int, Sequence[NewSchedule]] | None = None
+        self._prune_at = 0.0  # monotonic
+        self._known: dict[tuple[str, str], Slots] = {}
+
+    def run_once(self, term: int | None) -> str | None:
+        """Sync if need be, then fire what is due."""
+        assert term is not None
+        said = [*self._sync(term), *self._fire_all(term)]
+        self._prune(term)
+        return "; ".join(said) or None
+
+    # -- declared schedules ------------------------------------------------------------------------------------
+
+    def _sync(self, term: int) -> list[str]:
+        """Once in a term, and whenever other schedules are declared."""
+        if self._wanted is None:
+            return []
+        wanted = self._wanted()
+        if self._synced == (term, wanted):
+            return []
+        now = now_of(self._storage)
+        done = self._storage.schedules.sync(term, [self._seeded(new, now) for new in wanted])
+        self._synced = term, wanted
+        return _told(done)
+
+    @staticmethod
+    def _seeded(new: NewSchedule, now: datetime) -> Seeded:
+        try:
+            return seed(new, now)
+        except UsageError as e:
+            return Seeded(new, None, str(e))
+
+    # -- firing ------------------------------------------------------------------------------------------------
+
+    def _fire_all(self, term: int) -> list[str]:
+        """What is due, until nothing is. What is wrong with one schedule does not keep the others from firing."""
+        end = time.monotonic() + ROUND
+        fired: dict[str, int] = {}
+        skipped, said = 0, list[str]()
+        failed: dict[str, DatabaseError] = {}
+        while time.monotonic() < end:
+            due = self._storage.schedules.due()
+            if all(schedule.name in failed for schedule in due.schedules):
+                break
+            for schedule in due.schedules:
+                try:
+                    done = self._fire(term, schedule, due.now)
+                except UsageError as e:
+                    if self._storage.schedules.disable(term, schedule, str(e)):
+                        said.append(f"{schedule.name} is disabled: {e}")
+                except DatabaseError as e:
+                    if failed:  # not this one's fault
+                        raise
+                    failed[schedule.name] = e
+                else:
+                    fired[schedule.name] = fired.get(schedule.name, 0) + len(done.slots)
+                    skipped += len(done.skipped)
+        for error in failed.values():
+            raise error
+        if names := [name for name, count in fired.items() if count]:
+            some = f"{', '.join(names[:5])}{' …' if len(names) > 5 else ''}"
+            said.append(f"fired {sum(fired.values())} of {some}" + (f", {skipped} skipped" if skipped else ""))
+        return said
+
+    def _fire(self, term: int, schedule: Schedule, now: datetime) -> Fired:
+        slots, going_on = slots_to_fire(schedule, self._slots(schedule), now)
+        firings = [Firing(slot, job_at(schedule, slot)) for slot in slots]
+        return self._storage.schedules.fire(term, schedule, firings, going_on)
+
+    def _slots(self, schedule: Schedule) -> Slots:
+        key = schedule.expression, schedule.timezone
+        if key not in self._known:
+            if len(self._known) >= 10_000:  # edited over and over
+                self._known.clear()
+            self._known[key] = Slots(*key)
+        return self._known[key]
+
+    def _prune(self, term: int) -> None:
+        """Slots that are old enough to be forgotten, now and then."""
+        if time.monotonic() >= self._prune_at:
+            pruned = self._storage.schedules.prune(term, n=PRUNED_AT_ONCE)
+            self._prune_at = time.monotonic() + (PRUNE_EVERY if pruned < PRUNED_AT_ONCE else 0)
+
+
+def _told(done: Synced) -> list[str]:
+    """A sync in words."""
+    words = {"added": done.added, "changed": done.changed, "removed": done.removed}
+    said = [f"{word} {', '.join(names)}" for word, names in words.items() if names]
+    if done.taken_over:
+        said.append(f"declared now, no longer set at run time: {', '.join(done.taken_over)}")
+    return [f"schedules {', '.join(said)}"] if said else []

@@ -1,0 +1,122 @@
+"""What people do with schedules: make, change, pause, resume, run now, remove. For the API, shell and dashboard.
+
+Every time is the database's. Nothing here needs a leader.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from forge.cluster.cron import Slots
+from forge.config import suggest
+from forge.errors import UsageError
+from forge.fastpath import uuid7
+from forge.job import NewJob, Receipt
+from forge.storage import Storage
+from forge.storage.schedules import NewSchedule, Schedule, Seeded
+
+__all__ = ["change", "find", "job_at", "now_of", "pause", "put", "remove", "resume", "run_now", "seed"]
+
+_WHERE = {"config": "in forge.toml", "code": "in code"}
+
+
+def now_of(storage: Storage) -> datetime:
+    """The database's clock."""
+    return datetime.fromtimestamp(storage.now(), UTC)
+
+
+def seed(new: NewSchedule, now: datetime) -> Seeded:
+    """The schedule with its first slot: a new one does not fire at once. `UsageError` if it can never come due."""
+    slot = Slots(new.expression, new.timezone).after(now)
+    if slot is None:
+        raise UsageError(f"schedule {new.expression!r} must be a schedule that ever comes")
+    return Seeded(new, slot)
+
+
+def job_at(schedule: NewSchedule, slot: datetime) -> NewJob:
+    """The job of a slot. It is the same however often it is made: its id, and the delay that jitter gives it, are made
+    of the schedule's name and the slot."""
+    digest = hashlib.sha256(f"{schedule.name}\n{slot.astimezone(UTC).isoformat()}".encode()).digest()
+    late = int.from_bytes(digest[16:24], "big") / 2**64 * schedule.jitter
+    return _job(schedule, _id(slot, digest))._replace(run_at=slot + timedelta(seconds=late))
+
+
+def _id(slot: datetime, digest: bytes) -> UUID:
+    """A UUIDv7 of the slot's time."""
+    bits = int.from_bytes(digest[:10], "big")
+    milliseconds = max(0, int(slot.timestamp() * 1000))
+    return UUID(int=milliseconds << 80 | 7 << 76 | (bits >> 62 & 0xFFF) << 64 | 2 << 62 | bits & (1 << 62) - 1)
+
+
+def _job(schedule: NewSchedule, id: UUID) -> NewJob:
+    return NewJob(
+        id,
+        schedule.kind,
+        schedule.payload,
+        schedule.queue,
+        schedule.priority,
+        max_attempts=schedule.max_attempts,
+        timeout=schedule.timeout,
+        dedupe_key=schedule.dedupe_key,
+        unique_for=schedule.unique_for,
+        tags=(*schedule.tags, f"cron:{schedule.name}"),
+        keep_result=schedule.keep_result,
+    )
+
+
+def find(storage: Storage, name: str) -> Schedule:
+    """The schedule, or `UsageError`."""
+    found = storage.schedules.get(name)
+    if found is None:
+        names = [each.name for each in storage.schedules.all()]
+        raise UsageError(f"no schedule {name}{suggest(name, names)}   (forge schedules lists all)")
+    return found
+
+
+def put(storage: Storage, new: NewSchedule) -> Schedule:
+    """Add a schedule, or change the one of that name."""
+    stored = storage.schedules.put(seed(new, now_of(storage)))
+    if stored.source != new.source:
+        raise UsageError(f"schedule {new.name} is {_WHERE[stored.source]}; change it there, or pause it")
+    return stored
+
+
+def change(storage: Storage, name: str, **changes: Any) -> Schedule:
+    """Some of what a schedule says, otherwise."""
+    known = find(storage, name)
+    said = {field.name: getattr(known, field.name) for field in dataclasses.fields(NewSchedule)}
+    return put(storage, NewSchedule(**{**said, "source": "runtime", **changes}))
+
+
+def pause(storage: Storage, name: str) -> Schedule:
+    """Let it not come due until it is resumed."""
+    if not storage.schedules.pause(name):
+        find(storage, name)
+    return find(storage, name)
+
+
+def resume(storage: Storage, name: str) -> Schedule:
+    """Let it come due again, from its next slot on: what has passed meanwhile was not missed, it was paused. One that
+    was disabled is tried again."""
+    while True:
+        known = find(storage, name)
+        slot = seed(known, now_of(storage)).next_at
+        assert slot is not None
+        if storage.schedules.resume(known, slot):
+            return find(storage, name)
+
+
+def run_now(storage: Storage, name: str) -> Receipt:
+    """Enqueue its job now, whatever its slots are. `Deduped`: the job of an earlier one is still active."""
+    return storage.enqueue([_job(find(storage, name), uuid7())])[0]
+
+
+def remove(storage: Storage, name: str) -> None:
+    """Forget one that was made at run time."""
+    if not storage.schedules.remove(name):
+        known = find(storage, name)
+        raise UsageError(f"schedule {name} is {_WHERE.get(known.source, 'changing')}; remove it there, or pause it")

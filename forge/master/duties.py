@@ -1,0 +1,43 @@
+"""What this pod does for the cluster: its services, and the lease if it leads. On threads and connections of their own,
+so that neither the loop nor the heart waits for them."""
+
+from __future__ import annotations
+
+from forge.cluster.lease import Lease
+from forge.cluster.service import Runner
+from forge.cluster.services import services
+from forge.config import Config
+from forge.master.presence import Presence
+from forge.master.rolling import Nurseries
+from forge.storage import Storage
+
+__all__ = ["Duties"]
+
+
+class Duties:
+    """One pod's. Nothing here waits for the database, but `join`."""
+
+    def __init__(self, storage: Storage, config: Config, presence: Presence, nurseries: Nurseries) -> None:
+        """`storage` is for them alone and has a timeout."""
+        self._config = config
+        self._lease = Lease(storage.leases, lambda: presence.who.pod.id, config.leader_ttl)
+        mine = services(storage, lambda: self._config, presence.streak, lambda: nurseries.current.schedules)
+        self._runner = Runner(mine, self._lease)
+        presence.nobody_leads = self._runner.poke
+
+    def start(self) -> None:
+        """The pod is registered."""
+        self._runner.start()
+
+    def change(self, config: Config) -> None:
+        """Other settings, from the next round on."""
+        self._config = config
+        self._lease.ttl = config.leader_ttl
+
+    def stop(self) -> None:
+        """Begin nothing more, and let another pod lead."""
+        self._runner.stop()
+
+    def join(self, timeout: float) -> None:
+        """Give what is under way a moment to end."""
+        self._runner.join(timeout)

@@ -1,0 +1,180 @@
+"""Schedules in SQL: the steps of each verb, the same on every database. What differs is how values are written."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, TypeVar
+
+from forge.errors import LostLease
+from forge.job import Deduped, NewJob, Receipt
+from forge.storage.schedules import (
+    SLOTS_KEPT,
+    Due,
+    Fired,
+    Firing,
+    NewSchedule,
+    Schedule,
+    Schedules,
+    Seeded,
+    Slot,
+    Synced,
+)
+
+__all__ = ["Change", "SqlSchedules"]
+
+T = TypeVar("T")
+Row = Sequence[Any]
+
+_SOURCES = ("config", "code", "runtime")
+
+
+class Change(abc.ABC):
+    """A transaction that writes."""
+
+    @abc.abstractmethod
+    def rows(self, query: str, /, **params: Any) -> Sequence[Row]:
+        """Run a named query."""
+
+    @abc.abstractmethod
+    def take_slots(self, name: str, firings: Sequence[Firing]) -> set[datetime]:
+        """Write the slots; those that were not there."""
+
+    @abc.abstractmethod
+    def enqueue(self, jobs: Sequence[NewJob]) -> list[Receipt]:
+        """Store jobs."""
+
+    def hold(self, term: int) -> None:
+        """Go on only if this is still the term, and let it be until the end."""
+        if not self.rows("hold_term", term=term):
+            raise LostLease(f"term {term} is over: another pod leads by now")
+
+
+class SqlSchedules(Schedules):
+    """See `Schedules`."""
+
+    @abc.abstractmethod
+    def _change(self, work: Callable[[Change], T]) -> T:
+        """Do it in one transaction; again if need be."""
+
+    @abc.abstractmethod
+    def _read(self, query: str, /, **params: Any) -> Sequence[Row]:
+        """Run a query that changes nothing."""
+
+    @abc.abstractmethod
+    def _written(self, value: Any) -> Any:
+        """A time, an id or a list of names as a parameter."""
+
+    @abc.abstractmethod
+    def _columns(self, new: NewSchedule) -> dict[str, Any]:
+        """A schedule as the parameters of `put_schedule`."""
+
+    @abc.abstractmethod
+    def _schedule(self, row: Row) -> Schedule:
+        """A row of `schedule_columns`, and more perhaps."""
+
+    @abc.abstractmethod
+    def _slot(self, row: Row) -> Slot:
+        """A row of `schedule_slots`."""
+
+    @abc.abstractmethod
+    def _time(self, value: Any) -> datetime:
+        """A time as stored."""
+
+    # -- anybody's ---------------------------------------------------------------------------------------------
+
+    def all(self) -> list[Schedule]:
+        return [self._schedule(row) for row in self._read("schedules")]
+
+    def get(self, name: str) -> Schedule | None:
+        found = self._read("schedule", name=name)
+        return self._schedule(found[0]) if found else None
+
+    def put(self, wanted: Seeded) -> Schedule:
+        def work(change: Change) -> Schedule:
+            self._put(change, wanted, (wanted.new.source,))
+            return self._schedule(change.rows("schedule", name=wanted.new.name)[0])
+
+        return self._change(work)
+
+    def _put(self, change: Change, wanted: Seeded, over: Sequence[str]) -> bool:
+        """Whether that changed anything."""
+        columns = self._columns(wanted.new) | {"disabled": wanted.disabled, "next_at": self._written(wanted.next_at)}
+        return bool(change.rows("put_schedule", over=self._written(list(over)), **columns))
+
+    def pause(self, name: str) -> bool:
+        return self._change(lambda change: bool(change.rows("pause_schedule", name=name)))
+
+    def resume(self, schedule: Schedule, next_at: datetime) -> bool:
+        params = {"name": schedule.name, "revision": schedule.revision, "next_at": self._written(next_at)}
+        return self._change(lambda change: bool(change.rows("resume_schedule", **params)))
+
+    def remove(self, name: str) -> bool:
+        return self._change(lambda change: bool(change.rows("remove_schedule", name=name)))
+
+    def slots(self, name: str, n: int = 20) -> list[Slot]:
+        return [self._slot(row) for row in self._read("schedule_slots", name=name, n=n)]
+
+    def due(self, n: int = 100) -> Due:
+        found = self._read("due_schedules", n=n)
+        return Due(self._time(found[0][-1]), [self._schedule(row) for row in found if row[0] is not None])
+
+    # -- a leader's --------------------------------------------------------------------------------------------
+
+    def sync(self, term: int, wanted: Sequence[Seeded]) -> Synced:
+        by_name = {each.new.name: each for each in wanted}
+
+        def work(change: Change) -> Synced:
+            change.hold(term)
+            before = {row[0]: row[1] for row in change.rows("lock_schedules")}
+            removed = change.rows("remove_declared", names=self._written(list(by_name)))
+            put = [name for name, each in sorted(by_name.items()) if self._put(change, each, _SOURCES)]
+            return Synced(
+                added=tuple(name for name in put if name not in before),
+                changed=tuple(name for name in put if name in before),
+                removed=tuple(sorted(row[0] for row in removed)),
+                taken_over=tuple(name for name in put if before.get(name) == "runtime"),
+            )
+
+        return self._change(work)
+
+    def fire(self, term: int, schedule: Schedule, firings: Sequence[Firing], next_at: datetime) -> Fired:
+        def work(change: Change) -> Fired:
+            change.hold(term)
+            standing = change.rows("lock_schedule", name=schedule.name, revision=schedule.revision)
+            if not standing:
+                return Fired()
+            since = self._time(standing[0][0])
+            free = change.take_slots(schedule.name, [each for each in firings if each.slot >= since])
+            taken = [each for each in firings if each.slot in free]
+            receipts = change.enqueue([each.job for each in taken]) if taken else []
+            fired = [
+                (each.slot, receipt.id, isinstance(receipt, Deduped))
+                for each, receipt in zip(taken, receipts, strict=True)
+            ]
+            for slot, job, skipped in fired:
+                if skipped:
+                    params = {"slot": self._written(slot), "job": self._written(job)}
+                    change.rows("skip_slot", name=schedule.name, **params)
+            last = dict(zip(("slot", "job", "skipped"), fired[-1] if fired else (None,) * 3, strict=True))
+            params = {key: self._written(value) for key, value in {**last, "next_at": next_at}.items()}
+            change.rows("advance_schedule", name=schedule.name, **params)
+            return Fired(tuple(each[0] for each in fired), tuple(each[0] for each in fired if each[2]))
+
+        return self._change(work)
+
+    def disable(self, term: int, schedule: Schedule, reason: str) -> bool:
+        def work(change: Change) -> bool:
+            change.hold(term)
+            params = {"name": schedule.name, "revision": schedule.revision, "reason": reason}
+            return bool(change.rows("disable_schedule", **params))
+
+        return self._change(work)
+
+    def prune(self, term: int, keep: float = SLOTS_KEPT, n: int = 1000) -> int:
+        def work(change: Change) -> int:
+            change.hold(term)
+            return len(change.rows("prune_slots", keep=float(keep), n=n))
+
+        return self._change(work)

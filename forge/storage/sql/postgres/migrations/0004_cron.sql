@@ -1,2 +1,0 @@
--- Stands in for schedules.
-select 1;

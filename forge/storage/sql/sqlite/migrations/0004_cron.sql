@@ -1,2 +1,0 @@
--- Stands in for schedules.
-drop table if exists nothing_yet;

@@ -1,0 +1,88 @@
+"""Schedules on SQLite."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime
+from typing import Any, TypeVar
+from uuid import UUID
+
+from forge import codec
+from forge.job import NewJob, Receipt
+from forge.storage.contract import Plan, run_plan
+from forge.storage.schedules import Firing, NewSchedule, Schedule, Slot
+from forge.storage.scheduling import Change, Row, SqlSchedules
+from forge.storage.sqlite import rows
+from forge.storage.sqlite.drivers import Connection
+from forge.storage.statements import Queries
+
+__all__ = ["SqliteSchedules"]
+
+T = TypeVar("T")
+_NAMES = tuple(field.name for field in dataclasses.fields(Schedule))
+Plans = Callable[[Sequence[NewJob], int], Plan]
+Writing = Callable[[], AbstractContextManager[tuple[Connection, int]]]
+
+
+class _Transaction(Change):
+    def __init__(self, conn: Connection, now: int, queries: Queries, plan: Plans) -> None:
+        self._conn, self._now, self._queries, self._plan = conn, now, queries, plan
+
+    def rows(self, query: str, /, **params: Any) -> Sequence[Row]:
+        return self._conn.rows(getattr(self._queries, query).sql, params | {"now": self._now})
+
+    def take_slots(self, name: str, firings: Sequence[Firing]) -> set[datetime]:
+        return {
+            each.slot
+            for each in firings
+            if self.rows("take_slot", name=name, slot=rows.micros(each.slot), job=each.job.id.bytes)
+        }
+
+    def enqueue(self, jobs: Sequence[NewJob]) -> list[Receipt]:
+        return run_plan(self._plan(jobs, self._now), lambda step: self._conn.rows(step.query.sql, step.params))
+
+
+class SqliteSchedules(SqlSchedules):
+    """See `Schedules`."""
+
+    def __init__(
+        self, queries: Queries, writing: Writing, read: Callable[..., list[tuple[Any, ...]]], plan: Plans
+    ) -> None:
+        self._queries, self._writing, self._read_rows, self._plan = queries, writing, read, plan
+
+    def _change(self, work: Callable[[Change], T]) -> T:
+        with self._writing() as (conn, now):
+            return work(_Transaction(conn, now, self._queries, self._plan))
+
+    def _read(self, query: str, /, **params: Any) -> Sequence[Row]:
+        return self._read_rows(query, **params)
+
+    def _written(self, value: Any) -> Any:
+        if isinstance(value, datetime):
+            return rows.micros(value)
+        if isinstance(value, UUID):
+            return value.bytes
+        return (rows.as_list(value) or "[]") if isinstance(value, list) else value
+
+    def _columns(self, new: NewSchedule) -> dict[str, Any]:
+        found = {field.name: getattr(new, field.name) for field in dataclasses.fields(NewSchedule)}
+        return found | {"payload": new.payload.decode(), "tags": rows.as_list(new.tags), "jitter": float(new.jitter)}
+
+    def _schedule(self, row: Row) -> Schedule:
+        found = dict(zip(_NAMES, row, strict=False))
+        for name in ("next_at", "last_slot"):
+            found[name] = None if found[name] is None else rows.as_datetime(found[name])
+        found["payload"] = found["payload"].encode()
+        found["tags"] = tuple(codec.decode(found["tags"])) if found["tags"] else ()
+        found["last_job"] = found["last_job"] and rows.as_uuid(found["last_job"])
+        found |= {name: bool(found[name]) for name in ("paused", "last_skipped")}
+        return Schedule(**found)
+
+    def _slot(self, row: Row) -> Slot:
+        slot, fired_at, job, skipped = row
+        return Slot(rows.as_datetime(slot), rows.as_datetime(fired_at), rows.as_uuid(job), bool(skipped))
+
+    def _time(self, value: Any) -> datetime:
+        return rows.as_datetime(value)

@@ -1,0 +1,42 @@
+"""Two services that both believe to lead."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from forge.cluster import schedules
+from forge.cluster.cron import Slots
+from forge.job import JobFilter
+from forge.storage import Storage
+from forge.storage.schedules import NewSchedule, Seeded
+from tests.storage import children
+from tests.storage.helpers import clock, lead
+
+from .children import fire_all
+
+TERM = 9
+EACH = 500
+
+
+def test_two_leaders_at_work_fire_every_slot_of_every_schedule_once(storage: Storage, url: str) -> None:
+    lead(url, TERM)
+    now = clock(storage).replace(microsecond=0)
+    first = {name: now - timedelta(seconds=EACH + n) for n, name in enumerate("abcd")}
+    for name, at in first.items():
+        new = NewSchedule(name=name, expression="* * * * * *", kind=name, catch_up="all")
+        storage.schedules.put(Seeded(new, at))
+    fired = children.race(fire_all, [(url, TERM), (url, TERM)])
+    total = 0
+    for name, at in first.items():
+        found = schedules.find(storage, name)
+        assert found.next_at is not None and found.last_slot is not None
+        expected = list(Slots("* * * * * *").between(at - timedelta(seconds=1), found.last_slot))
+        assert ids(storage, name) == {schedules.job_at(found, slot).id for slot in expected}
+        assert [each.slot for each in storage.schedules.slots(name, 10_000)] == expected[::-1]
+        assert found.next_at > found.last_slot >= now - timedelta(seconds=1)
+        total += len(expected)
+    assert sum(fired) == total >= 4 * EACH
+
+
+def ids(storage: Storage, kind: str) -> set[object]:
+    return {job.id for job in storage.find(JobFilter(kinds=[kind]), limit=100_000).jobs}

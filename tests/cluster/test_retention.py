@@ -1,0 +1,82 @@
+"""Retention as the leader runs it: short rounds, pauses, and a term in every batch."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from forge.cluster.retention import EVERY, SOON, Retention
+from forge.cluster.services import by_hand
+from forge.config import Config
+from forge.errors import LostLease
+from forge.job import Done, Ending, Status
+from forge.storage import Storage
+from forge.storage.leases import Holder
+from tests.storage.helpers import age, long_ago, plain_jobs
+
+pytestmark = pytest.mark.impl_free
+
+
+def old(storage: Storage, url: str, n: int, queue: str = "letters", days: float = 10) -> None:
+    """Jobs of a queue that ended so long ago."""
+    who = storage.register("ada", [queue], "north", 1)
+    storage.enqueue([long_ago(job) for job in plain_jobs(n, queue)])
+    storage.finalize([Ending(claim, Done()) for claim in storage.claim(who, queue, n)])
+    age(url, "job_history", "finished_at", days * 86_400, f"queue = '{queue}'")
+
+
+def lead(storage: Storage) -> int:
+    term = storage.leases.acquire(Holder("a", None, "here", 1), 60.0).term
+    assert term is not None
+    return term
+
+
+def test_a_round_deletes_in_batches_and_rests_after_each_for_as_long_as_it_took(storage: Storage, url: str) -> None:
+    for n in range(4):
+        old(storage, url, 10, f"q{n}", 10 + n)
+    old(storage, url, 5, "young", 1)
+    naps: list[float] = []
+    service = Retention(storage, at_most=math.inf, batch=10, sleep=naps.append)
+    assert service.run_once(lead(storage)) == "40 ended jobs deleted"
+    assert len(naps) == 4
+    assert min(naps) > 0
+    assert service.every == EVERY
+    assert storage.ended_counts() == {"young": {Status.DONE: 5}}
+    assert service.run_once(lead(storage)) is None
+
+
+def test_a_round_that_took_long_enough_goes_on_soon_where_it_ended(storage: Storage, url: str) -> None:
+    storage.set_queue("kept", retain_done_days=1000)
+    for n in range(3):
+        old(storage, url, 10, "kept", 30 + n)
+        old(storage, url, 10, f"q{n}", 20 - n)
+    service, term = Retention(storage, at_most=0.0, batch=10), lead(storage)
+    said, paces = [], []
+    for _ in range(7):
+        said.append(service.run_once(term))
+        paces.append(service.every)
+    assert said == [None] * 6 + ["30 ended jobs deleted"], "what stays was looked at once, not again in each round"
+    assert paces == [SOON] * 6 + [EVERY]
+    assert storage.ended_counts() == {"kept": {Status.DONE: 30}}
+
+
+def test_a_leader_that_was_followed_deletes_nothing_more(storage: Storage, url: str) -> None:
+    for n in range(3):
+        old(storage, url, 10, f"q{n}", 10 + n)
+    first = lead(storage)
+
+    def followed(_: float) -> None:
+        storage.leases.release(first)
+        storage.leases.acquire(Holder("b", None, "there", 2), 60.0)
+
+    service = Retention(storage, at_most=math.inf, batch=10, sleep=followed)
+    with pytest.raises(LostLease):
+        service.run_once(first)
+    assert sum(counts[Status.DONE] for counts in storage.ended_counts().values()) == 20
+
+
+def test_by_hand_a_round_is_everything(storage: Storage, url: str) -> None:
+    old(storage, url, 2500)
+    prune = next(service for service in by_hand(storage, Config()) if service.name == "prune")
+    assert prune.run_once(lead(storage)) == "2,500 ended jobs deleted"

@@ -22,6 +22,8 @@ __all__ = ["ON_TIME", "Cron", "slots_to_fire"]
 
 # Longer than a new leader takes to take over, so that a slot between two leaders is on time with every policy.
 ON_TIME = timedelta(seconds=30)
+EVERY, EVERY_IF_FAR = 1.0, 5.0  # seconds between looks, and while nothing is due soon: an idle pod should be frugal
+FAR = timedelta(seconds=2 * EVERY_IF_FAR)
 AT_ONCE = 200  # slots in one transaction
 ROUND = 5.0  # seconds after which a round lets others have their turn
 PRUNE_EVERY = 600.0  # seconds
@@ -52,7 +54,7 @@ class Cron(Service):
     """Fires what is due by schedules."""
 
     name = "cron"
-    every = 1.0
+    every = EVERY
     leader_only = True
 
     def __init__(self, storage: Storage, wanted: Callable[[], Sequence[NewSchedule]] | None = None) -> None:
@@ -101,6 +103,8 @@ class Cron(Service):
         failed: dict[str, DatabaseError] = {}
         while time.monotonic() < end:
             due = self._storage.schedules.due()
+            far = due.soonest is None or due.soonest - due.now > FAR
+            self.every = EVERY_IF_FAR if far else EVERY
             if all(schedule.name in failed for schedule in due.schedules):
                 break
             for schedule in due.schedules:

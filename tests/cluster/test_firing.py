@@ -11,7 +11,7 @@ import pytest
 
 from forge.cluster import cron, firing, schedules
 from forge.cluster.cron import Slots
-from forge.cluster.firing import AT_ONCE, Cron, slots_to_fire
+from forge.cluster.firing import AT_ONCE, EVERY, EVERY_IF_FAR, Cron, slots_to_fire
 from forge.errors import DatabaseError, LostLease, UsageError
 from forge.job import Job, JobFilter
 from forge.storage import Storage
@@ -53,6 +53,17 @@ def test_a_new_schedule_is_seeded_and_not_fired(storage: Storage, url: str) -> N
     found = stored(storage)
     assert found.next_at == Slots(HOURLY).after(clock(storage))
     assert (found.last_slot, jobs(storage)) == (None, [])
+
+
+def test_it_looks_often_only_while_something_is_due_soon(storage: Storage, url: str) -> None:
+    assert service(storage, url).every == EVERY
+    for wanted, every in (((), EVERY_IF_FAR), ((new(),), EVERY_IF_FAR), ((new(), new("soon", "* * * * * *")), EVERY)):
+        cron = service(storage, url, *wanted)
+        cron.run_once(TERM)
+        assert cron.every == every
+    storage.schedules.pause("soon")
+    cron.run_once(TERM)
+    assert cron.every == EVERY_IF_FAR
 
 
 def test_what_is_due_is_enqueued_once_and_goes_on_from_now(storage: Storage, url: str) -> None:

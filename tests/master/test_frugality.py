@@ -57,8 +57,8 @@ def test_an_idle_pod_asks_little_of_its_database(project_on_postgres: Project, p
 
     eventually(lambda: sum(BEAT in line for line in asked()) >= 12)
     statements = asked()
-    # The beat, the look for due jobs and the leader's for due schedules; the lease, the shares and the reaper are rare.
-    assert len(statements) <= 4 * sum(BEAT in line for line in statements)  # one beat a second
+    # The beat, which brings the shares, and the look for due jobs; the leader's looks and the lease are rarer.
+    assert len(statements) <= 3 * sum(BEAT in line for line in statements)  # one beat a second
 
 
 def test_producers_need_not_notify_a_pod_that_has_its_hands_full(project_on_postgres: Project) -> None:

@@ -22,7 +22,7 @@ from forge.storage.postgres import PostgresStorage
 from forge.storage.postgres.connection import Connection
 from forge.storage.postgres.leases import led
 
-from .helpers import age, during, end, is_sqlite, plain_jobs, sql
+from .helpers import age, during, end, is_sqlite, long_ago, plain_jobs, sql
 
 TTL = 60.0
 
@@ -130,7 +130,7 @@ def test_a_statement_that_began_a_little_earlier_does_not_take_a_fresh_lease(sto
 
 
 def old_jobs(storage: Storage, url: str, who: Incarnation, n: int) -> None:
-    storage.enqueue(plain_jobs(n))
+    storage.enqueue([long_ago(job) for job in plain_jobs(n)])
     end(storage, storage.claim(who, "letters", n))
     age(url, "job_history", "finished_at", 30 * 86_400)
 

@@ -609,9 +609,10 @@ select {schedule_columns} from forge.schedule s order by s.name
 -- name: schedule
 select {schedule_columns} from forge.schedule s where s.name = :name
 
--- Due ones, the longest due first, with the time by which they are: one row at least, without a name if there is none.
+-- Due ones, the longest due first, with the next slot of all and the time by which they are due: one row at least, without
+-- a name if there is none.
 -- name: due_schedules
-select {schedule_columns}, c.now from (select now() as now) c left join lateral (
+select {schedule_columns}, (select min(a.next_at) from forge.schedule a where not a.paused and a.disabled is null), c.now from (select now() as now) c left join lateral (
     select * from forge.schedule d where not d.paused and d.disabled is null and d.next_at <= c.now
      order by d.next_at, d.name limit :n::bigint) s on true
  order by s.next_at, s.name

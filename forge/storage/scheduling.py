@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from forge.errors import LostLease
 from forge.job import Deduped, NewJob, Receipt
+from forge.storage.leases import over
 from forge.storage.schedules import (
     SLOTS_KEPT,
     Due,
@@ -48,7 +49,7 @@ class Change(abc.ABC):
     def hold(self, term: int) -> None:
         """Go on only if this is still the term, and let it be until the end."""
         if not self.rows("hold_term", term=term):
-            raise LostLease(f"term {term} is over: another pod leads by now")
+            raise LostLease(over(term))
 
 
 class SqlSchedules(Schedules):

@@ -176,7 +176,7 @@ def some_sent_ahead(project: Project, n: int) -> tuple[str, list[JobHandle[Any]]
         while time.monotonic() < until:
             if project.app.storage.counts()["default"].in_progress > 1:
                 return go, jobs[1:]
-            time.sleep(0.01)
+            time.sleep(0.01)  # none may ever be: there is no event to wait for
         (project.folder / go).touch()
         eventually(lambda: project.app.storage.counts() == {})
     raise AssertionError("nothing was ever sent ahead")

@@ -333,3 +333,19 @@ def test_a_pod_that_leaves_looks_for_its_claims_only_if_it_may_have_some(pg_stor
     assert pg_storage.deregister(leaving[1]) == 1
     assert pg_storage.deregister(Incarnation(leaving[0].pod)) == 0, "one that others made, and that is gone"
     assert statuses(pg_storage, [kept[0].id]) == [Status.PENDING]
+
+
+def test_a_claim_that_was_in_doubt_does_not_hide_the_others_from_a_pod_that_leaves(
+    pg_storage: Storage, pg_url: str
+) -> None:
+    who = pg_storage.register("ada", ["letters"], "north", 1)
+    pg_storage.enqueue(plain_jobs(6))
+    kept = pg_storage.claim(who, "letters", 3)
+    with open_storage(pg_url) as elsewhere:  # as one whose answer never came
+        lost = elsewhere.claim(who, "letters", 3)
+    who.doubtful[lost[0].token] = [0.0]
+    assert pg_storage.claim(who, "nothing", 1) == []
+    assert who.doubtful == {}
+    assert statuses(pg_storage, ids(lost)) == [Status.PENDING] * 3
+    assert pg_storage.deregister(who) == 3
+    assert statuses(pg_storage, ids(kept)) == [Status.PENDING] * 3

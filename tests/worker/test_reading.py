@@ -5,26 +5,19 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable
 
 import pytest
 
 from forge.job import Claim
 from forge.worker.line import Line
 from forge.worker.reading import Reading
+from tests.master.conftest import eventually
 
 pytestmark = pytest.mark.impl_free
 
 
 def job(number: int) -> Claim:
     return Claim(0, None, number, 1, "q", "k", b"", 1, 5, 60, False, False)  # type: ignore[arg-type]
-
-
-def eventually(fact: Callable[[], object], within: float = 30.0) -> None:
-    end = time.monotonic() + within
-    while not fact():
-        assert time.monotonic() < end, "it never came true"
-        time.sleep(0.005)
 
 
 def test_jobs_leave_the_line_in_the_order_they_came_in() -> None:
@@ -50,7 +43,7 @@ def test_many_threads_that_wait_get_every_job_once() -> None:
     for at in range(0, 4000, 4):
         line.put([job(at + i) for i in range(4)])
         if at % 100 == 0:
-            time.sleep(0.001)  # so that they come to wait
+            time.sleep(0.001)  # so that they come to wait, which nothing shows: the test holds whether they do or not
     line.put([None] * len(threads))
     for thread in threads:
         thread.join(30)

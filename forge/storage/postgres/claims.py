@@ -191,7 +191,8 @@ class Claims:
         due = [token for token, looks in who.doubtful.items() if looks[0] <= now]
         if due:
             rows = self._db.attempt(lambda conn: pipeline(conn, self._claimed(due))[-1].fetchall())
-            self.finalize([Ending(bare_claim(*row), Released()) for row in rows])
+            found = self._counted(who, [bare_claim(*row) for row in rows])  # their ends are counted too
+            self.finalize([Ending(claim, Released()) for claim in found])
             for token in due:
                 looks = [look for look in who.doubtful[token] if look > now]
                 if looks:

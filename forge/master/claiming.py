@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from forge.config import suggest
 from forge.job import Claim, Ending, Released
@@ -28,9 +28,18 @@ UNKNOWN_KIND_PAUSE = (5.0, 60.0)
 class Claimer:
     """Serves all lanes, one claim at a time."""
 
-    def __init__(self, storage: Storage, post: Post, presence: Presence, nurseries: Nurseries, writer: Writer) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        post: Post,
+        lanes: Mapping[str, Lane],
+        presence: Presence,
+        nurseries: Nurseries,
+        writer: Writer,
+    ) -> None:
+        self._lanes = lanes
         self._storage, self._presence, self._nurseries, self._writer = storage, presence, nurseries, writer
-        self._courier = Courier("claim", post, patient=False)
+        self.courier = Courier("claim", post, patient=False)
         self._sometimes = Sometimes(60.0)
         self.unknown_kind_ttl = 0.0  # seconds after which a job that nobody knows is dead
         self.stopping = False  # what still comes goes back
@@ -39,12 +48,12 @@ class Claimer:
 
     def start(self) -> None:
         """Start the courier."""
-        self._courier.start()
+        self.courier.start()
 
     @property
     def busy(self) -> bool:
         """Whether jobs may still come."""
-        return self._courier.busy > 0
+        return self.courier.busy > 0
 
     def claim(self, lane: Lane, now: float) -> None:
         """As many as its workers can take, if it is time."""
@@ -52,10 +61,22 @@ class Claimer:
         if n > 0:
             lane.begin(now)
             who, queue, water = self._presence.who, lane.queue, lane.low_water
-            self._courier.send(
+            self.courier.send(
                 lambda: self._storage.claim(who, queue, n, water),
                 lambda claims, error: self._came(lane, n, who, claims or [], error),
             )
+
+    def pushed(self, claim: Claim) -> None:
+        """A job that somebody has claimed for this pod, at its offer."""
+        lane = self._lanes.get(claim.queue)
+        if lane is None or self.stopping or not lane.takes:
+            self.give_back([claim])
+        else:
+            lane.waiting.extend(self._known(self.take(lane.capped([claim])), time.monotonic()))
+
+    def give_back(self, claims: Sequence[Claim]) -> None:
+        """Jobs that cannot be run here now."""
+        self._writer.release(claims)
 
     def _came(self, lane: Lane, asked: int, who: Incarnation, claims: Sequence[Claim], error: str | None) -> None:
         now = time.monotonic()

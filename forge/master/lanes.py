@@ -189,6 +189,18 @@ class Lane:
             return 0
         return min(BATCH, self.room)
 
+    @property
+    def takes(self) -> bool:
+        """Whether a job that came now would start at once."""
+        if self.closing or self.waiting or self.outside or self.taken:
+            return False
+        return any(slot.free and len(slot.in_hand) < slot.capacity for slot in self.slots)
+
+    @property
+    def idle(self) -> bool:
+        """The same, and nothing waits in the database, as far as is known."""
+        return not self.claiming and not self.busy and self.takes
+
     def begin(self, now: float) -> None:
         """A claim is under way. A wake-up that comes before its answer leads to another."""
         self.claiming = True

@@ -101,7 +101,7 @@ class Presence:
 
     def stop(self) -> None:
         """Heartbeats stop last."""
-        self._ears.stopping.set()
+        self._ears.stop()
         self._beater.stop()
         self._beater.join(1.0)
 

@@ -31,6 +31,7 @@ from forge.master.hearing import Hearing
 from forge.master.lanes import Lane, arrange
 from forge.master.notify import Notifier
 from forge.master.nursery import Nursery
+from forge.master.offers import Offers
 from forge.master.presence import Beat, Presence
 from forge.master.programs import Programs
 from forge.master.questions import Desk
@@ -90,7 +91,9 @@ class Master:
         self._duties = Duties(cluster, config, self.presence, self.nurseries)
         self.crew.nurseries = self.nurseries
         self.crew.hear = Hearing(self.lanes, self.crew, self._writer, self._desk).hear
-        self._claimer = Claimer(storage, self._post, self.presence, self.nurseries, self._writer)
+        self._claimer = Claimer(storage, self._post, self.lanes, self.presence, self.nurseries, self._writer)
+        self._offers = Offers(storage, self.presence, self._claimer)
+        self._news_pushed, self._news_listening = self._offers.came, self._offers.listening
         self.programs = Programs(self._selector, self._writer.end, self._free_places, log, hidden)
         self.programs.configure(config, nursery)
         self._claimer.take = self.programs.take
@@ -144,6 +147,8 @@ class Master:
                         self._claimer.claim(lane, now)
                 for slot in lane.slots:
                     self.crew.watch_writes(slot)
+                if serving:
+                    self._offers.look(lane, self.config.heartbeat, now)
             self.nurseries.flush()
             self._writer.flush(self.config.max_crashes)
 
@@ -195,6 +200,7 @@ class Master:
         if self.nurseries.unsettled:
             at.append(now + TICK)
         self._sharing.note(self.programs.in_hand)
+        self._offers.reconsider(self.lanes.values(), now)
         self._tick_at = min(at)
 
     # -- news --------------------------------------------------------------------------------------------------
@@ -209,6 +215,9 @@ class Master:
 
     def _news_back(self, courier: Courier, then: Then, answer: Any, error: str | None) -> None:
         courier.is_back(then, answer, error)
+
+    def _news_ears(self, fd: int, read: Callable[[], bool]) -> None:
+        self._selector.register(fd, selectors.EVENT_READ, lambda: read() or self._selector.unregister(fd))
 
     def _news_woken(self, words: set[str]) -> None:
         self.presence.woken(words, time.monotonic())
@@ -262,6 +271,7 @@ class Master:
         """Reaped: the jobs in hand are somebody else's now. Kill what runs them and go on as a new pod."""
         log("this pod had been taken for dead; starting over as a new one", level=logging.ERROR)
         self._writer.forget()
+        self._offers.forget()
         self.programs.lost()
         for lane in self.lanes.values():
             lane.waiting.clear()
@@ -346,6 +356,7 @@ class Master:
         self.crew.stopping = self._claimer.stopping = True
         self.programs.drain()
         self._sharing.leave()
+        self._offers.close()
         for lane in self.lanes.values():
             self._give_back(lane)
             for slot in lane.slots:

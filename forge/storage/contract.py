@@ -124,12 +124,23 @@ class SchemaState:
 
 
 class Listener(abc.ABC):
-    """Hints that there may be work. A lost one costs a poll, never a job."""
+    """Hints that there may be work. A lost one costs a poll, never a job. And jobs that were claimed for a pod that had
+    offered to take them; if the connection is lost, such a one may be too, and its pod must look for it."""
+
+    channel: str | None = None  # where such jobs are to be sent, once it listens; None: it takes none
 
     @abc.abstractmethod
     def wait(self, timeout: float) -> set[str]:
         """Queues that woke up, `cancel:<pod>`, `leader:` if nobody leads now, or nothing after `timeout` seconds. `*`
         means look everywhere."""
+
+    def fileno(self) -> int | None:
+        """What to watch instead of waiting: when it can be read, `wait(0)` has something to say. None: only wait."""
+        return None
+
+    def pushed(self) -> list[Claim]:
+        """Jobs that have come during `wait`. Each is given once."""
+        return []
 
     @abc.abstractmethod
     def close(self) -> None:
@@ -195,6 +206,16 @@ class Storage(abc.ABC):
     @abc.abstractmethod
     def claim(self, who: Incarnation, queue: str, n: int, low_water: LowWater | None = None) -> list[Claim]:
         """Claim up to n due jobs in order (priority, run_at, id); none while the queue is paused or cooling down."""
+
+    def offer(self, who: Incarnation, token: int, queue: str, channel: str, beat_within: float) -> bool:  # noqa: ARG002
+        """Offer to take the next job of a queue: if it is enqueued by itself and due at once, the statement that stores
+        it claims it too, with this token, and it comes by the listener of that channel. Of a pod that has not beaten
+        for `beat_within` seconds no offer is taken. False: the storage takes none, or not now."""
+        return False
+
+    def withdraw(self, who: Incarnation, tokens: Sequence[int]) -> None:  # noqa: B027
+        """Take offers back. Jobs for which some had been taken before are looked for and given back, as if their claims
+        had not been answered: who hears of one later must not run it."""
 
     @abc.abstractmethod
     def finalize(self, endings: Sequence[Ending], *, max_crashes: int = MAX_CRASHES) -> list[Ending]:

@@ -192,6 +192,12 @@ class PostgresStorage(Storage):
     def claim(self, who: Incarnation, queue: str, n: int, low_water: LowWater | None = None) -> list[Claim]:
         return self._claims.claim(who, queue, n, low_water)
 
+    def offer(self, who: Incarnation, token: int, queue: str, channel: str, beat_within: float) -> bool:
+        return self._claims.offer(who, token, queue, channel, beat_within)
+
+    def withdraw(self, who: Incarnation, tokens: Sequence[int]) -> None:
+        self._claims.withdraw(who, tokens)
+
     def finalize(self, endings: Sequence[Ending], *, max_crashes: int = MAX_CRASHES) -> list[Ending]:
         return self._claims.finalize(endings, max_crashes)
 

@@ -14,7 +14,7 @@ from psycopg.pq.abc import PGresult
 
 from forge import fastpath
 from forge.job import Claim, Ending, NewJob, Released
-from forge.storage.contract import MAX_CRASHES, Incarnation, Plan, Step, Want, accepted_children, run_plan
+from forge.storage.contract import MAX_CRASHES, RETRY_DELAYS, Incarnation, Plan, Step, Want, accepted_children, run_plan
 from forge.storage.low_water import LowWater, scan
 from forge.storage.postgres.connection import Connection, Database, Int8Array, Timestamp, hot, pipeline, rows_of
 from forge.storage.postgres.endings import Batch
@@ -29,6 +29,7 @@ _CONNECTIONS = 2  # one claims while the other ends
 # A claim whose answer was lost can still commit while its backend works on: look for it after so many seconds. Seldom:
 # it reads the whole table.
 _LOOK_AFTER = (0.0, 1.0, 5.0, 20.0, 60.0)
+_MOST_OFFERS = 65_536  # bytes of the table of offers; it has a page or two
 # Follow-up jobs in one statement: those with keys are matched one with another.
 _CHILDREN_AT_ONCE = 200
 
@@ -70,10 +71,13 @@ class Claims:
                 self._held[pod] += sum(e.claim.token >> 32 == pod for e in stale)
 
     def _counted(self, who: Incarnation, claims: list[Claim]) -> list[Claim]:
+        self._count_in(who, len(claims))
+        return claims
+
+    def _count_in(self, who: Incarnation, n: int) -> None:
         with self._counting:
             if who.pod.id in self._held:
-                self._held[who.pod.id] += len(claims)
-        return claims
+                self._held[who.pod.id] += n
 
     def claim(self, who: Incarnation, queue: str, n: int, low_water: LowWater | None) -> list[Claim]:
         """See `Storage.claim`."""
@@ -89,6 +93,26 @@ class Claims:
             return self._db.attempt(work)
 
         return scan(low_water, n, once)
+
+    def offer(self, who: Incarnation, token: int, queue: str, channel: str, beat_within: float) -> bool:
+        """See `Storage.offer`."""
+        params = {"claim": token, "queue": queue, "channel": channel, "beat_within": beat_within}
+        made = bool(self.ask(Step(self._queries.offer, {**params, "most_bytes": _MOST_OFFERS}), retries=()))
+        self._count_in(who, made)  # as if it were taken: who leaves must be certain
+        return made
+
+    def withdraw(self, who: Incarnation, tokens: Sequence[int]) -> None:
+        """See `Storage.withdraw`."""
+        rows = self.ask(Step(self._queries.withdraw, {"claims": Int8Array(fastpath.int8_array(tokens))}))
+        stood = {token for (token,) in rows}
+        self._count_in(who, -len(stood))
+        self.doubt(who, [token for token in tokens if token not in stood])
+
+    @staticmethod
+    def doubt(who: Incarnation, tokens: Sequence[int]) -> None:
+        """Claims that may have been made: to be looked for, and given back."""
+        now = time.monotonic()
+        who.doubtful |= {token: [now + after for after in _LOOK_AFTER] for token in tokens}
 
     def finalize(self, endings: Sequence[Ending], max_crashes: int = MAX_CRASHES) -> list[Ending]:
         """See `Storage.finalize`."""
@@ -164,10 +188,10 @@ class Claims:
         ended = set(self.ask(Step(self._queries.finalized, params)))
         return [e for e in stale if (e.claim.id, e.claim.token) not in ended]
 
-    def ask(self, step: Step) -> list[tuple[Any, ...]]:
+    def ask(self, step: Step, retries: Sequence[float] = RETRY_DELAYS) -> list[tuple[Any, ...]]:
         """The rows of a statement whose plan must not depend on statistics, nor on when it was made. Parameters are in
         the wire's formats."""
-        return self._db.attempt(lambda conn: rows_of(self._by_index(conn, [step])[0]))
+        return self._db.attempt(lambda conn: rows_of(self._by_index(conn, [step])[0]), retries)
 
     def _by_index(self, conn: Connection, steps: Sequence[Step]) -> list[PGresult]:
         """Statements whose plans must not depend on statistics. A session of our own is set so once and for all; behind
@@ -226,5 +250,4 @@ class _Doubt:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
-            now = time.monotonic()
-            self._who.doubtful[self._token] = [now + after for after in _LOOK_AFTER]
+            Claims.doubt(self._who, [self._token])

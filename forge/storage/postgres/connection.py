@@ -54,6 +54,8 @@ _DEFAULTS = {
     "connect_timeout": "10",
     "target_session_attrs": "read-write",
     "tcp_user_timeout": "15000",
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
 }
 
 

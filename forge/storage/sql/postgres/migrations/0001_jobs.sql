@@ -122,3 +122,14 @@ create table forge.pod (
     -- Taken for dead, or leaving: it claims no more, and the row goes when all its claims have been taken back.
     reaped_at  timestamptz
 );
+
+-- Idle pods that would take a job of a queue at once: who stores one claims it for such a pod, in the same statement, and
+-- sends it there. Losing these rows loses nothing but a millisecond, so they are not logged.
+create unlogged table forge.offer (
+    queue       text collate "C" not null,
+    number      bigint generated always as identity,  -- the oldest is taken first, so pods take turns
+    claim       bigint not null,                      -- the token of the claim to be, and so the pod
+    channel     text not null,                        -- where the pod listens
+    beat_within real not null,                        -- seconds: of a pod silent for longer no offer is taken
+    primary key (queue, number)
+) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 50);

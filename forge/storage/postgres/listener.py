@@ -18,10 +18,10 @@ class PostgresListener(Listener):
         self._conn: Connection | None = None
 
     def wait(self, timeout: float) -> set[str]:
-        """Queues that woke up, `cancel:<pod>`, `leader:`, or `*`. Raises DatabaseError while the server is away."""
+        """Queues that woke up, `cancel:<pod>`, `leader:`, `drain:<budget>`, or `*`. DatabaseError: it is away."""
         if self._conn is None:
             conn = self._db.connect()
-            for channel in ("wake", "cancel", "leader"):
+            for channel in ("wake", "cancel", "leader", "drain"):
                 conn.execute(f'listen "{self._db.schema}.{channel}"')
             self._conn = conn
             return {"*"}

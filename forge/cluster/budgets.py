@@ -32,8 +32,8 @@ earlier one that arrives late changes nothing. If there is no next one, the leas
 
 **Fair.** A pod asks for what is wanted of it now and what it has spent in the last second, and gets at most half the
 capacity over the number of pods that have leases, unless it needs that much at once. So blocks adapt to each pod's
-rate, the room for refill stays open, and no pod sits on what others wait for. Who got nothing asks again when a token
-should be there, and all pods together not more than some 20 times a second.
+rate, the room for refill stays open, and no pod sits on what others wait for. Who got nothing asks again when there
+should be enough, and the more pods there are the later: all of them together ask some 20 times a second.
 
 **Drained.** The bucket is emptied and the leases are void from then on: their pods are told, and spend none of them
 after they have heard it; if the word gets lost, after their next request, or at the end of the lease. Until then the

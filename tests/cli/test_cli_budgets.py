@@ -22,7 +22,7 @@ def test_a_budget_from_its_beginning_to_its_end(forge: Shell, folder: Path) -> N
     with open_storage(f"sqlite:///{folder}/forge.db") as storage:
         for n in (3, 4):
             who = storage.register("ada", ["letters"], "north", n)
-            storage.budgets.lease(who, "mail", Ask(0, 0, 1, n))
+            storage.budgets.lease(who, "mail", Ask(0, 0, 1, n), ttl=3600)
     head, row = forge.ok("budgets").splitlines()
     assert head.split() == ["budget", "capacity", "per", "second", "tokens", "leased"]
     assert row.split() == ["mail", "20", "0.001", "13", "7", "by", "2", "pods"]

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Sequence
 
 from forge import config
-from forge.cli import cluster, db, doctor, enqueue, jobs, modules, project, queues, schedules, settings
+from forge.cli import budgets, cluster, db, doctor, enqueue, jobs, modules, project, queues, schedules, settings
 from forge.cli import top as live
 from forge.cli.common import Cli, Parser
 from forge.errors import ExitCode, ForgeError
@@ -106,6 +106,7 @@ def build() -> Parser:
     for name in ("pause", "resume"):
         add(queue, name, getattr(queues, name)).add_argument("name", metavar="NAME")
     schedules.add_commands(add, top)
+    budgets.add_commands(add, top)
     batch = add(top, "prune", queues.prune)
     batch.add_argument("--batch", type=int, default=1000, metavar="N", help="rows in one transaction; default 1000")
     database = group("db", "The database's tables.")

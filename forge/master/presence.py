@@ -64,6 +64,7 @@ class Presence:
         self._ask_at = 0.0  # monotonic: of the last question that a wake-up led to, or of the one to come
         self.streak = Streak()  # of beats, for the reaper
         self.nobody_leads: Callable[[], None] = lambda: None  # called when a pod has stopped to
+        self.drained: Callable[[str], None] = lambda _: None  # called when somebody has drained that budget
         self._down_since: float | None = None
         self._told = False
         self._sometimes = Sometimes(10.0)
@@ -153,9 +154,12 @@ class Presence:
         return same
 
     def woken(self, words: set[str], now: float) -> None:
-        """Somebody may want a job cancelled, or have stopped to lead."""
+        """Somebody may want a job cancelled, have stopped to lead, or have drained a budget."""
         if "leader:" in words:
             self.nobody_leads()
+        for word in words:
+            if word.startswith("drain:"):
+                self.drained(word.removeprefix("drain:"))
         if f"cancel:{self.who.pod.id}" in words:
             self._beater.poke()
         elif "*" in words and self.holding and self._ask_at <= now:  # else the question to come will do

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
 from forge.errors import ForgeError
 from forge.job import Enqueued, Receipt
-from forge.master.budgets import Budgets
+from forge.master.budgets import Budgets, Reply
 from forge.master.couriers import Courier
 from forge.master.slots import Slot
 from forge.protocol import line_of, new_job_of
@@ -39,11 +38,11 @@ class Desk:
                 case "enqueue":
                     self._enqueue(slot, number, message["jobs"])
                 case "acquire":
-                    wait = self._budgets.acquire(message["scope"], float(message.get("tokens", 1)), time.monotonic())
-                    slot.say(line_of(answer=number, **{"granted": True} if wait is None else {"retry_after": wait}))
+                    self._budgets.acquire(
+                        message["scope"], int(message.get("tokens", 1)), self._reply(slot, number, granted=True)
+                    )
                 case "drain":
-                    self._budgets.drain(message["scope"], time.monotonic())
-                    slot.say(line_of(answer=number))
+                    self._budgets.drain(message["scope"], self._reply(slot, number))
                 case other:
                     slot.say(line_of(answer=number, error=f"nobody here answers {other!r}"))
         except ForgeError as e:
@@ -64,6 +63,17 @@ class Desk:
 
         self._clerk.send(lambda: self._storage.enqueue(jobs), answer)
 
+    def _reply(self, slot: Slot, number: int, **granted: bool) -> Reply:
+        """Says what came of asking for tokens, unless who asked is gone."""
+        serial = slot.serial
+
+        def reply(wait: float | None, error: str | None) -> None:
+            if slot.serial == serial:
+                said: dict[str, Any] = granted if wait is None else {"retry_after": wait}
+                slot.say(line_of(answer=number, **said if error is None else {"error": error}))
+
+        return reply
+
     # -- progress ----------------------------------------------------------------------------------------------
 
     def progress(self, slot: Slot, message: dict[str, Any]) -> None:
@@ -75,7 +85,8 @@ class Desk:
             self._notes[claim.id] = (claim.id, claim.token, float(message["percent"]), text)
 
     def tick(self, now: float) -> None:
-        """Write it, if it is time."""
+        """Write it, if it is time; and look after budgets."""
+        self._budgets.tick(now)
         if self._notes and not self._writing and now - self._written_at >= PROGRESS_EVERY:
             notes, self._notes = list(self._notes.values()), {}
             self._written_at, self._writing = now, True

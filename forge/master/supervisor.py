@@ -82,7 +82,7 @@ class Master:
         self.presence = Presence(storage, heart, config, self._post)
         self._clerk = Courier("clerk", self._post, patient=False)
         self._writer = Writer(storage, self._post, self.presence, self._due_again)
-        self._budgets = Budgets(config.limits)
+        self._budgets = Budgets(storage, self._post, self.presence, config.limits)
         self._desk = Desk(storage, self._clerk, self._budgets)
         self._wakes = Wakes(storage, self._clerk)
         self._sharing = Sharing(storage, self.lanes, self.presence, self._clerk, self._hurry)
@@ -134,7 +134,7 @@ class Master:
                 getattr(self, f"_news_{kind}")(*parts)
             now = time.monotonic()
             self._notifier.alive(now)
-            if now >= self._tick_at or self.crew.urgent:
+            if now >= self._tick_at or now >= self._budgets.due or self.crew.urgent:
                 self._tick(now)
             serving = self._serving(now)
             self._run_programs(now, serving)
@@ -175,7 +175,7 @@ class Master:
 
     def _patience(self) -> float:
         now = time.monotonic()
-        at = [self._tick_at, self._notifier.due, self.programs.due()]
+        at = [self._tick_at, self._notifier.due, self.programs.due(), self._budgets.due]
         if self._serving(now) and not self._writer.behind:  # else the news that they are written ends the wait
             at += [look for lane in self.lanes.values() if (look := lane.next_look()) is not None]
         return max(min(at) - now, 0.0)
@@ -339,8 +339,7 @@ class Master:
         self._tick_at = 0.0
 
     def _stop(self, number: int) -> None:
-        again = self._stop_by is not None
-        now = time.monotonic()
+        again, now = self._stop_by is not None, time.monotonic()
         if number == signal.SIGQUIT or (again and number == signal.SIGINT):
             self._stop_by = now
         elif not again:
@@ -387,6 +386,7 @@ class Master:
             return ExitCode.DATABASE
         try:
             self._wakes.restore()
+            self._budgets.leave()
             back = self.storage.deregister(self.presence.who)
         except DatabaseError as e:
             log(f"stopped, without leaving properly: {e}", level=logging.ERROR)

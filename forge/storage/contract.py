@@ -18,6 +18,7 @@ from uuid import UUID
 from forge.codec import check_name, clean_text
 from forge.errors import UsageError
 from forge.job import Claim, Counts, Done, Ending, Job, JobFilter, NewJob, Page, Pod, QueueSettings, Receipt, Status
+from forge.storage.budgets import Budgets
 from forge.storage.leases import Leases
 from forge.storage.low_water import LowWater
 from forge.storage.schedules import Schedules
@@ -131,8 +132,8 @@ class Listener(abc.ABC):
 
     @abc.abstractmethod
     def wait(self, timeout: float) -> set[str]:
-        """Queues that woke up, `cancel:<pod>`, `leader:` if nobody leads now, or nothing after `timeout` seconds. `*`
-        means look everywhere."""
+        """Queues that woke up, `cancel:<pod>`, `leader:` if nobody leads now, `drain:<budget>`, or nothing after
+        `timeout` seconds. `*` means look everywhere."""
 
     def fileno(self) -> int | None:
         """What to watch instead of waiting: when it can be read, `wait(0)` has something to say. None: only wait."""
@@ -155,6 +156,7 @@ class Storage(abc.ABC):
     leases: Leases
     schedules: Schedules
     shares: Shares  # how the workers of queues are split over pods
+    budgets: Budgets  # rates that pods share
 
     def __enter__(self) -> Self:
         return self
@@ -353,10 +355,8 @@ def run_plan(plan: Plan, execute: Callable[[Step], Sequence[Sequence[Any]]]) -> 
 
 
 def accepted_children(endings: Sequence[Ending], stale: Sequence[Ending]) -> list[NewJob]:
-    """The jobs that are to be stored with these endings: those of each Done that was not stale.
-
-    Ordered by key, None last: two transactions must take keys in one order.
-    """
+    """The jobs that are to be stored with these endings: those of each Done that was not stale. Ordered by key, None
+    last: two transactions must take keys in one order."""
     # By identity and count: one ending given twice is accepted once.
     refused = Counter(map(id, stale))
     found: dict[UUID, NewJob] = {}

@@ -14,7 +14,18 @@ from forge.storage.contract import Incarnation
 
 OTHERS = """select pg_terminate_backend(pid) from pg_stat_activity
              where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'"""
-TABLES = ("job", "job_history", "job_key", "queue", "pod", "schedule", "schedule_slot", "offer")
+TABLES = (
+    "job",
+    "job_history",
+    "job_key",
+    "queue",
+    "pod",
+    "offer",
+    "schedule",
+    "schedule_slot",
+    "budget",
+    "budget_lease",
+)
 
 
 @pytest.fixture(scope="package")

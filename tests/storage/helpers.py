@@ -221,6 +221,8 @@ def sql(url: str, statement: str) -> list[tuple[Any, ...]]:
         "share",
         "schedule",
         "schedule_slot",
+        "budget",
+        "budget_lease",
     )
     if is_sqlite(url):
         with _sqlite(url) as conn:

@@ -52,6 +52,7 @@ from forge.storage.contract import (
 from forge.storage.deaf import Deaf
 from forge.storage.postgres import guest
 from forge.storage.postgres import schema as schema_of
+from forge.storage.postgres.budgets import PostgresBudgets
 from forge.storage.postgres.bulk import Bulk
 from forge.storage.postgres.claims import Claims
 from forge.storage.postgres.connection import Connection, Database, Rows, TextArray, bare, pipeline
@@ -94,6 +95,7 @@ class PostgresStorage(Storage):
         self._claims = Claims(url, schema, self._queries, self.enqueue_plan, timeout)
         self.shares = PostgresShares(self._db, self._claims.ask, self._queries)
         self.leases = PostgresLeases(self._db, self._queries)
+        self.budgets = PostgresBudgets(self._db, self._queries)
         self._sweep_at = 0.0  # monotonic
         self.schedules = PostgresSchedules(self._db, self._queries, self.enqueue_plan)
         parts = conninfo_to_dict(self._db.conninfo)

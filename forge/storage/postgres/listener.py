@@ -24,7 +24,7 @@ class PostgresListener(Listener):
         self._pushed: list[Claim] = []
 
     def wait(self, timeout: float) -> set[str]:
-        """Queues that woke up, `cancel:<pod>`, `leader:`, or `*`. Raises DatabaseError while the server is away."""
+        """Queues that woke up, `cancel:<pod>`, `leader:`, `drain:<budget>`, or `*`. DatabaseError: it is away."""
         if self._conn is None:
             self._conn = self._connect()
             return {"*"}
@@ -42,7 +42,7 @@ class PostgresListener(Listener):
         conn = self._db.connect()
         # Another one for each connection: what was sent to the last one and not heard never will be.
         push = f"{self._db.schema}.push.{secrets.token_hex(8)}"
-        for channel in (*(f"{self._db.schema}.{name}" for name in ("wake", "cancel", "leader")), push):
+        for channel in (*(f"{self._db.schema}.{name}" for name in ("wake", "cancel", "leader", "drain")), push):
             conn.execute(f'listen "{channel}"')
         row = conn.execute("select pg_backend_pid()").fetchone()
         # Through a pooler a notification may go astray: a wake-up costs a poll, a job would cost more.

@@ -52,6 +52,7 @@ from forge.storage.contract import (
 )
 from forge.storage.deaf import Deaf
 from forge.storage.sqlite import operating, rows, schema
+from forge.storage.sqlite.budgets import SqliteBudgets
 from forge.storage.sqlite.database import PATIENCE, Database, Handle
 from forge.storage.sqlite.drivers import Borrowed, Connection, DriverName
 from forge.storage.sqlite.endings import Endings
@@ -92,6 +93,7 @@ class SqliteStorage(Storage):
         self._reader = Handle(self._db)
         self.leases = SqliteLeases(self._reader, self._writer, clock, self._sql)
         self.shares = SqliteShares(self._reader, self._writer, clock, self._sql)
+        self.budgets = SqliteBudgets(self._reader, self._writer, clock, self._sql)
         here = weakref.proxy(self)  # else only the collector would close what a storage that nobody needs has open
         self.schedules = SqliteSchedules(
             self._sql,

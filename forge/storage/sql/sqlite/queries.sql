@@ -487,3 +487,44 @@ with recursive hop(queue) as (
 select n.queue, exists (select 1 from hop h where h.queue = n.queue)
   from (select queue from hop where queue is not null union select name from queue) n
  where not exists (select 1 from pod p, json_each(p.queues) e where e.value = n.queue) order by n.queue
+
+-- -- budgets -----------------------------------------------------------------------------------------------------
+
+-- A lease made in the future: the clock was set back. Its time begins again, or it would last as long as that.
+-- name: mend_leases
+update budget_lease set until = :now + (until - leased_at), leased_at = :now where scope = :scope and leased_at > :now
+
+-- name: budget
+select capacity, refill_per_sec, tokens, at, drains, declared_capacity, declared_refill from budget where scope = :scope
+
+-- name: budget_leases
+select pod, tokens, until, spent, number, drains from budget_lease where scope = :scope order by pod
+
+-- name: budget_scopes
+select scope from budget order by scope
+
+-- name: pour_budget
+update budget set tokens = :tokens, at = :now where scope = :scope
+
+-- name: end_leases
+delete from budget_lease where scope = :scope and until <= :now and pod <> :pod
+
+-- name: end_lease
+delete from budget_lease where scope = :scope and pod = :pod
+
+-- name: put_lease
+insert into budget_lease (scope, pod, tokens, spent, number, drains, leased_at, until)
+values (:scope, :pod, :tokens, :spent, :number, :drains, :now, :until)
+on conflict (scope, pod) do update set tokens = excluded.tokens, spent = excluded.spent, number = excluded.number,
+    drains = excluded.drains, leased_at = excluded.leased_at, until = excluded.until
+
+-- name: put_budget
+insert into budget (scope, capacity, refill_per_sec, tokens, at) values (:scope, :capacity, :refill, :capacity, :now)
+on conflict (scope) do update set capacity = excluded.capacity, refill_per_sec = excluded.refill_per_sec,
+    tokens = min(tokens, excluded.capacity)
+
+-- name: note_declared
+update budget set declared_capacity = :capacity, declared_refill = :refill where scope = :scope
+
+-- name: drain_budget
+update budget set tokens = 0, at = :now, drains = drains + 1 where scope = :scope

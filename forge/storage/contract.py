@@ -19,6 +19,7 @@ from forge.codec import check_name, clean_text
 from forge.errors import UsageError
 from forge.job import Claim, Counts, Done, Ending, Job, JobFilter, NewJob, Page, Pod, QueueSettings, Receipt, Status
 from forge.storage.leases import Leases
+from forge.storage.lines import Lines
 from forge.storage.low_water import LowWater
 from forge.storage.schedules import Schedules
 from forge.storage.shares import Shares
@@ -144,6 +145,7 @@ class Storage(abc.ABC):
     leases: Leases
     schedules: Schedules
     shares: Shares  # how the workers of queues are split over pods
+    lines: Lines  # how jobs are claimed that may not run whenever a worker is free
 
     def __enter__(self) -> Self:
         return self
@@ -194,7 +196,9 @@ class Storage(abc.ABC):
 
     @abc.abstractmethod
     def claim(self, who: Incarnation, queue: str, n: int, low_water: LowWater | None = None) -> list[Claim]:
-        """Claim up to n due jobs in order (priority, run_at, id); none while the queue is paused or cooling down."""
+        """Claim up to n due jobs in order (priority, run_at, id); none while the queue is paused or cooling down.
+
+        Plain ones: those of lines are claimed by `lines.claim`."""
 
     @abc.abstractmethod
     def finalize(self, endings: Sequence[Ending], *, max_crashes: int = MAX_CRASHES) -> list[Ending]:

@@ -1,0 +1,2 @@
+-- Its place is taken by the budgets' own.
+select 1;

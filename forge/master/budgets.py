@@ -5,7 +5,8 @@ Pure: `now` is a parameter, and nothing is known of workers or databases.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from forge.config import LimitConfig, suggest
@@ -41,6 +42,7 @@ class Budgets:
     def __init__(self, limits: Mapping[str, LimitConfig]) -> None:
         self._limits = {**DEFAULTS, **limits}
         self._buckets: dict[str, Bucket] = {}
+        self.on_tokens: Callable[[str], None] = lambda _: None  # there may be some for who could not reserve any
 
     def change(self, limits: Mapping[str, LimitConfig]) -> None:
         """New settings; what has been spent stays spent."""
@@ -61,6 +63,23 @@ class Budgets:
             bucket.tokens -= tokens
             return None
         return min(max(2 / bucket.limit.refill_per_sec, SHORTEST_WAIT), LONGEST_WAIT)
+
+    def reserve(self, scope: str, n: int) -> int:
+        """Up to n tokens that are there now. They count as spent: give back at once what is not needed. If there are
+        none, `on_tokens` is called when some have come."""
+        try:
+            bucket = self._bucket(scope, time.monotonic())
+        except UsageError:
+            return 0
+        found = min(n, int(bucket.tokens))
+        bucket.tokens -= found
+        return found
+
+    def give_back(self, scope: str, n: int) -> None:
+        """Tokens that were reserved and not needed."""
+        bucket = self._buckets.get(scope)
+        if bucket is not None:
+            bucket.tokens = min(float(bucket.limit.capacity), bucket.tokens + n)
 
     def drain(self, scope: str, now: float) -> None:
         """The far end says that there is nothing left."""

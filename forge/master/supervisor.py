@@ -90,7 +90,8 @@ class Master:
         self._duties = Duties(cluster, config, self.presence, self.nurseries)
         self.crew.nurseries = self.nurseries
         self.crew.hear = Hearing(self.lanes, self.crew, self._writer, self._desk).hear
-        self._claimer = Claimer(storage, self._post, self.presence, self.nurseries, self._writer)
+        told = (self.presence, self.nurseries, self._writer, self._budgets, self.lanes)
+        self._claimer = Claimer(storage, self._post, *told)
         self.programs = Programs(self._selector, self._writer.end, self._free_places, log, hidden)
         self.programs.configure(config, nursery)
         self._claimer.take = self.programs.take

@@ -196,9 +196,7 @@ class Storage(abc.ABC):
 
     @abc.abstractmethod
     def claim(self, who: Incarnation, queue: str, n: int, low_water: LowWater | None = None) -> list[Claim]:
-        """Claim up to n due jobs in order (priority, run_at, id); none while the queue is paused or cooling down.
-
-        Plain ones: those of lines are claimed by `lines.claim`."""
+        """Claim up to n due plain jobs by (priority, run_at, id); none while the queue is paused or cooling down."""
 
     @abc.abstractmethod
     def finalize(self, endings: Sequence[Ending], *, max_crashes: int = MAX_CRASHES) -> list[Ending]:
@@ -232,8 +230,7 @@ class Storage(abc.ABC):
 
     @abc.abstractmethod
     def register(self, name: str, queues: Sequence[str], host: str, pid: int, capacity: int = 1) -> Incarnation:
-        """Make a pod known. Its number is new, whatever ran under this name before. `capacity` weighs its
-        share of the workers; with 0 it takes none."""
+        """Make a pod known, under a new number. `capacity` weighs its share of the workers; with 0 it takes none."""
 
     @abc.abstractmethod
     def beat(self, who: Incarnation) -> bool:
@@ -245,8 +242,7 @@ class Storage(abc.ABC):
 
     @abc.abstractmethod
     def serve(self, who: Incarnation, queues: Sequence[str], capacity: int = 1) -> None:
-        """The pod serves these queues from now on, with that capacity. It is for others to read; what a pod claims is
-        its own affair."""
+        """The pod serves these queues from now on, with that capacity: for others to read."""
 
     @abc.abstractmethod
     def deregister(self, who: Incarnation) -> int:

@@ -126,6 +126,10 @@ class Lines(abc.ABC):
         return found
 
     @abc.abstractmethod
+    def queues(self) -> set[str]:
+        """Queues in which there are, or have been, jobs in lines."""
+
+    @abc.abstractmethod
     def _turn(
         self, who: Incarnation, queue: str, n: int, way: tuple[Place, Place], allowed: Mapping[str, int] | None
     ) -> Turn:

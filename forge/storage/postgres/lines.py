@@ -26,6 +26,9 @@ class PostgresLines(Lines):
     def __init__(self, claims: Claims, queries: Queries) -> None:
         self._claims, self._queries = claims, queries
 
+    def queues(self) -> set[str]:
+        return {queue for (queue,) in self._claims.ask(Step(self._queries.line_queues, {}))}
+
     def _turn(
         self, who: Incarnation, queue: str, n: int, way: tuple[Place, Place], allowed: Mapping[str, int] | None
     ) -> Turn:

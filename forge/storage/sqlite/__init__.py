@@ -93,7 +93,7 @@ class SqliteStorage(Storage):
         self._reader = Handle(self._db)
         self.leases = SqliteLeases(self._reader, self._writer, clock, self._sql)
         self.shares = SqliteShares(self._reader, self._writer, clock, self._sql)
-        self.lines = SqliteLines(self._writer, clock, self._sql)
+        self.lines = SqliteLines(self._reader, self._writer, clock, self._sql)
         here = weakref.proxy(self)  # else only the collector would close what a storage that nobody needs has open
         self.schedules = SqliteSchedules(
             self._sql,

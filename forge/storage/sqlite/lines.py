@@ -67,8 +67,11 @@ class Choice(NamedTuple):
 class SqliteLines(Lines):
     """See `Lines`."""
 
-    def __init__(self, writer: Handle, clock: Callable[[], float], sql: Queries) -> None:
-        self._writer, self._clock, self._sql = writer, clock, sql
+    def __init__(self, reader: Handle, writer: Handle, clock: Callable[[], float], sql: Queries) -> None:
+        self._reader, self._writer, self._clock, self._sql = reader, writer, clock, sql
+
+    def queues(self) -> set[str]:
+        return {queue for (queue,) in self._reader.read(lambda conn: conn.rows(self._sql.line_queues.sql))}
 
     def _turn(
         self, who: Incarnation, queue: str, n: int, way: tuple[Place, Place], allowed: Mapping[str, int] | None

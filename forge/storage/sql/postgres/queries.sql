@@ -797,6 +797,9 @@ select n.queue, exists (select from waiting w where w.queue = n.queue)
 
 -- -- lines -------------------------------------------------------------------------------------------------------
 
+-- name: line_queues
+select queue from forge.line_queue
+
 -- Pods take turns at the lines of a queue: the next statement sees what the one before has claimed.
 -- name: lock_lines
 select pg_advisory_xact_lock(hashtextextended('forge.lines ' || :queue::text, 0))

@@ -514,6 +514,9 @@ select n.queue, exists (select 1 from waiting w where w.queue = n.queue)
 
 -- -- lines -------------------------------------------------------------------------------------------------------
 
+-- name: line_queues
+select queue from line_queue
+
 -- Whether any job of a line may be claimed now; see PostgreSQL's claim_lines, whose steps these are.
 -- name: lines_open
 select 1 where exists (select 1 from pod where id = :pod)

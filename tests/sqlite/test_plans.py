@@ -45,7 +45,10 @@ PLANS = {
     "list_unhappy": ["SEARCH job_history USING INDEX job_history_unhappy (id<?)"],
     "first_lined_due": ["SEARCH job USING INDEX job_line_due (queue=?)"],
     "lines_open": ["SEARCH job EXISTS USING INDEX job_line_due (queue=? AND run_at<?)"],
-    "next_head": ["SEARCH job USING INDEX job_line (queue=? AND (line,priority)>(?,?))"],
+    "next_head": [
+        "SEARCH job USING INDEX job_line (queue=? AND line=? AND priority>?)",
+        "SEARCH job USING INDEX job_line (queue=? AND line>?)",
+    ],
     "slots_taken": ["SEARCH job USING COVERING INDEX job_slot (concurrency_key=? AND slot>?)"],
     "due_in_line": ["SEARCH job USING INDEX job_line (queue=? AND line=? AND priority=? AND run_at<?)"],
     "claim_in_line": ["SEARCH job USING INTEGER PRIMARY KEY (rowid=?)"],

@@ -55,8 +55,8 @@ to_char(now() at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
 
 -- name: plan_by_index
 select count(set_config(name, value, :local::boolean))
-  from (values ('enable_seqscan', 'off'), ('enable_bitmapscan', 'off'), ('enable_sort', 'off'), ('enable_hashjoin', 'off'),
-               ('enable_mergejoin', 'off'), ('jit', 'off'), ('plan_cache_mode', 'force_generic_plan')) s(name, value)
+  from (values ('enable_seqscan', 'off'), ('enable_bitmapscan', 'off'), ('enable_sort', 'off'),
+               ('enable_incremental_sort', 'off'), ('enable_hashjoin', 'off'), ('enable_mergejoin', 'off'), ('jit', 'off'), ('plan_cache_mode', 'force_generic_plan')) s(name, value)
 
 -- The same connections for once without.
 -- name: plan_by_scan
@@ -788,8 +788,8 @@ with recursive hop(queue) as (
 ), waiting as materialized (
     select queue from hop where queue is not null
     union
-    select l.queue from forge.line_queue l
-     where exists (select from forge.job j where j.queue = l.queue and j.line is not null and j.slot is null)
+    select l.queue from forge.line_queue l cross join lateral (
+        select from forge.job j where j.queue = l.queue and j.line is not null and j.slot is null limit 1) w
 )
 select n.queue, exists (select from waiting w where w.queue = n.queue)
   from (select queue from waiting union select name from forge.queue) n
@@ -827,8 +827,8 @@ with recursive gate as materialized (
      where (select not q.paused and coalesce(q.throttled_until <= now(), true) from forge.queue q where q.name = :queue)
            is not false
        and exists (select from forge.pod where id = :claim::bigint >> 32 and reaped_at is null for key share)
-       and exists (select from forge.job j
-                    where j.queue = :queue and j.line is not null and j.slot is null and j.run_at <= now())
+       and (select j.run_at from forge.job j where j.queue = :queue and j.line is not null and j.slot is null
+             order by j.run_at limit 1) <= now()
        and (not :unsynced::boolean or (select set_config('synchronous_commit', 'off', true)) = 'off')
 ), ring(i, line, priority, wrapped, next_line, next_priority, scope, tokens, key, most, free, open, due) as (
     select 0, :after_line::text collate "C", :after_priority::smallint,

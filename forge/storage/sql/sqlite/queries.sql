@@ -524,11 +524,19 @@ select 1 where exists (select 1 from pod where id = :pod)
    and exists (select 1 from job indexed by job_line_due where queue = :queue and line is not null
                   and status in ('pending', 'failed') and run_at <= :now)
 
--- The first waiting job of the next line, or of the next priority in the same line.
+-- The first waiting job of the next priority in the same line, or of the next line. Not as one comparison of both columns,
+-- for which SQLite would read the rest of the line.
 -- name: next_head
-select line, priority, run_at, rate_limit, concurrency_key, concurrency from job indexed by job_line
- where queue = :queue and line is not null and status in ('pending', 'failed') and (line, priority) > (:line, :priority)
- order by line, priority, run_at, id limit 1
+select * from (
+    select line, priority, run_at, rate_limit, concurrency_key, concurrency from job indexed by job_line
+     where queue = :queue and line is not null and status in ('pending', 'failed') and line = :line and priority > :priority
+     order by priority, run_at, id limit 1)
+union all
+select * from (
+    select line, priority, run_at, rate_limit, concurrency_key, concurrency from job indexed by job_line
+     where queue = :queue and line is not null and status in ('pending', 'failed') and line > :line
+     order by line, priority, run_at, id limit 1)
+limit 1
 
 -- name: slots_taken
 select slot from job indexed by job_slot where concurrency_key = :key and slot > 0

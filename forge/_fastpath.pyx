@@ -272,11 +272,12 @@ cdef enum:
     DEDUPE_KEY = 9
     TAGS = 12
     KEEP_RESULT = 13
-    FIELDS = 14
+    LINE = 14
+    FIELDS = 15
 
 if NewJob._fields != (
     "id", "kind", "payload", "queue", "priority", "run_at", "delay", "max_attempts", "timeout", "dedupe_key", "unique_for",
-    "on_conflict", "tags", "keep_result",
+    "on_conflict", "tags", "keep_result", "line",
 ):
     raise ImportError("NewJob's fields have moved; renumber them in _fastpath.pyx and build it again")
 
@@ -369,7 +370,7 @@ def task_jobs(calls, start, stop, shape, ids, kind, rest, max_depth, limit):
 
 # 19x the twin (bench/fastpath.py).
 def survey(jobs):
-    cdef bint keyed = False, timed = False
+    cdef bint keyed = False, timed = False, lined = False
     if type(jobs) is not list:
         return twin.survey(jobs)
     for job in <list>jobs:
@@ -382,7 +383,9 @@ def survey(jobs):
             return twin.survey(jobs)
         if <object>PyTuple_GET_ITEM(job, RUN_AT) is not None or delay_ != 0:
             timed = True
-    return keyed, timed
+        if <object>PyTuple_GET_ITEM(job, LINE) is not None:
+            lined = True
+    return keyed, timed, lined
 
 
 # 4x the twin (bench/fastpath.py).

@@ -233,13 +233,14 @@ def task_jobs(
     return made
 
 
-def survey(jobs: list[NewJob]) -> tuple[bool, bool]:
-    """Whether any of the jobs has a dedupe key, and whether any is to run at a time of its own."""
-    keyed = timed = False
+def survey(jobs: list[NewJob]) -> tuple[bool, bool, bool]:
+    """Whether any of the jobs has a dedupe key, is to run at a time of its own, or is in a line."""
+    keyed = timed = lined = False
     for job in jobs:
         keyed |= job.dedupe_key is not None
         timed |= job.run_at is not None or job.delay != 0
-    return keyed, timed
+        lined |= job.line is not None
+    return keyed, timed, lined
 
 
 def _field(data: bytes) -> bytes:

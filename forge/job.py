@@ -26,6 +26,7 @@ __all__ = [
     "Failed",
     "Job",
     "JobFilter",
+    "Line",
     "NewJob",
     "OnConflict",
     "Outcome",
@@ -58,6 +59,33 @@ ENDED = frozenset({Status.DONE, Status.DEAD, Status.CANCELLED})
 OnConflict = Literal["keep", "replace", "push"]
 
 
+class Line(NamedTuple):
+    """Where a job waits that may not run whenever a worker is free: all jobs of a line wait for the same things.
+
+    The name is made of these, budget and key first: a storage that finds one of them used up can pass over all lines
+    that share it.
+    """
+
+    name: str
+    rate_limit: str | None = None  # the budget that each job takes a token of before it is claimed
+    concurrency_key: str | None = None  # of the claims with this key
+    concurrency: int | None = None  # there are no more than so many at once
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        rate_limit: str | None = None,
+        concurrency_key: str | None = None,
+        concurrency: int | None = None,
+        partition: str | None = None,
+    ) -> Line:
+        """The line of jobs that share all of these; those of one `partition` take turns with those of others."""
+        parts = (rate_limit or "", concurrency_key or "", partition or "")
+        name = "|".join(part.replace("%", "%25").replace("|", "%7C") for part in parts)
+        return cls(name, rate_limit, concurrency_key, concurrency)
+
+
 class NewJob(NamedTuple):
     """A job about to be stored; already checked and encoded (see `forge.codec`).
 
@@ -78,6 +106,7 @@ class NewJob(NamedTuple):
     on_conflict: OnConflict = "keep"  # what a taken key does to the job that has it
     tags: tuple[str, ...] = ()
     keep_result: int | None = None  # seconds the result can be read; None: not stored
+    line: Line | None = None  # None: it waits for nothing but its turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +270,7 @@ class Job:
     cancel_requested_at: datetime | None
     pod: int | None  # who has, or last had, the claim
     progress: Mapping[str, Any] | None = None  # while it runs, if it said: percent, message, at
+    line: Line | None = None
 
     @property
     def last_error(self) -> str | None:

@@ -36,6 +36,7 @@ from forge.job import (
     Done,
     Ending,
     Failed,
+    Line,
     NewJob,
     Outcome,
     Released,
@@ -114,6 +115,8 @@ def record_of(job: NewJob) -> dict[str, Any]:
         if name not in NewJob._field_defaults or value != NewJob._field_defaults[name]
     }
     record["id"], record["payload"] = job.id.hex, orjson.Fragment(job.payload)
+    if job.line is not None:
+        record["line"] = list(job.line)
     return record  # orjson writes tags as a list and a time as RFC 3339
 
 
@@ -124,6 +127,8 @@ def new_job_of(record: dict[str, Any]) -> NewJob:
         found["run_at"] = datetime.fromisoformat(found["run_at"])
     if "tags" in found:
         found["tags"] = tuple(found["tags"])
+    if "line" in found:
+        found["line"] = Line(*found["line"])
     return NewJob(**found)
 
 

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from forge import _fastpath_py
 from forge.errors import InvalidJob
-from forge.job import Claim, Done, Ending, Failed, NewJob
+from forge.job import Claim, Done, Ending, Failed, Line, NewJob
 
 # `make setup` builds the extension or fails, so a missing one is an error here and not a reason to skip.
 NATIVE = importlib.import_module("forge._fastpath")
@@ -309,11 +309,12 @@ def test_a_call_that_may_not_be_stored_is_no_job(impl: Any, odd: Any) -> None:
 
 def test_a_survey_tells_of_keys_and_times(impl: Any) -> None:
     plain = NewJob(ID, "k", b"{}")
-    assert impl.survey([plain, plain]) == (False, False)
-    assert impl.survey([plain, plain._replace(dedupe_key="x")]) == (True, False)
-    assert impl.survey([plain._replace(delay=0.5), plain]) == (False, True)
-    assert impl.survey([plain._replace(run_at=datetime(2030, 1, 1, tzinfo=UTC)), plain]) == (False, True)
-    assert impl.survey([]) == (False, False)
+    assert impl.survey([plain, plain]) == (False, False, False)
+    assert impl.survey([plain, plain._replace(dedupe_key="x")]) == (True, False, False)
+    assert impl.survey([plain._replace(delay=0.5), plain]) == (False, True, False)
+    assert impl.survey([plain._replace(run_at=datetime(2030, 1, 1, tzinfo=UTC)), plain]) == (False, True, False)
+    assert impl.survey([plain, plain._replace(line=Line("||acme"))]) == (False, False, True)
+    assert impl.survey([]) == (False, False, False)
 
 
 def test_uuids_needs_whole_randomness(impl: Any) -> None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from bench.fastpath import NATIVE
 from forge import _fastpath_py
-from forge.job import Claim, Done, Ending, NewJob
+from forge.job import Claim, Done, Ending, Line, NewJob
 from tests.test_fastpath_twins import agree, garbage, text, uuid_or_not
 
 pytestmark = pytest.mark.impl_free  # both are compared here, whichever is chosen
@@ -50,6 +50,7 @@ new_jobs = st.builds(
     keep_result=st.none() | int32,
     dedupe_key=st.none() | words,
     tags=st.lists(words, max_size=3).map(tuple),
+    line=st.none() | st.builds(Line, words),
 )
 claim_rows = st.tuples(
     int16,

@@ -188,8 +188,10 @@ class Forge:
     def job(self, kind: str, payload: Any, **options: Unpack[EnqueueOptions]) -> NewJob:
         """A job checked and encoded, for `enqueue_many`. Nothing is stored."""
         id = options.pop("id", None)
-        fields = fields_for(self, check_name(kind, "kind"), self._registry.get(kind), options)
+        fields, rule = fields_for(self, check_name(kind, "kind"), self._registry.get(kind), options)
         data = encode_payload(payload, limit=self.max_payload)
+        if rule is not None:
+            fields = fields._replace(line=rule.of_payload(payload))
         return NewJob(uuid7() if id is None else check_id(id), kind, data, *fields)
 
     def enqueue(

@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple, TypedDict, get_args
+from typing import Any, NamedTuple, get_args
 from uuid import UUID
 
+from forge.app.lines import LineOptions
 from forge.codec import check_name
 from forge.config import suggest
 from forge.errors import InvalidJob, UsageError
-from forge.job import OnConflict
+from forge.job import Line, OnConflict
 
 __all__ = [
     "EnqueueOptions",
@@ -41,7 +42,7 @@ KEY_CHARS, KEY_BYTES = 1024, 2600  # bytes: what fits one entry of PostgreSQL's 
 TAG_CHARS, TAG_COUNT = 255, 100
 
 
-class EnqueueOptions(TypedDict, total=False):
+class EnqueueOptions(LineOptions, total=False):
     """Options of one enqueue. Left out, or None: as the task says, else forge's default."""
 
     queue: str | None  # else the task's, else the router's, else "default"
@@ -72,6 +73,7 @@ class Fields(NamedTuple):
     on_conflict: OnConflict
     tags: tuple[str, ...]
     keep_result: int | None
+    line: Line | None
 
 
 def check_fields(
@@ -88,6 +90,7 @@ def check_fields(
     tags: Iterable[str] = (),
     keep_result: KeepResult = None,
     keyed: bool = False,
+    line: Line | None = None,
 ) -> Fields:
     """The fields, or `InvalidJob` for the first that cannot be stored. `keyed`: a dedupe key will come later."""
     if run_at is not None and delay:
@@ -108,6 +111,7 @@ def check_fields(
         on_conflict=on_conflict,
         tags=_tags(tags),
         keep_result=_keep_seconds(keep_result),
+        line=line,
     )
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
 from forge.app.fields import EnqueueOptions, KeepResult, Seconds, check_fields, check_options
+from forge.app.lines import LINE_OPTIONS, LineOptions, LineRule, rule_for
+from forge.app.signature import Signature
 from forge.codec import check_name
 from forge.errors import ConfigError
 from forge.job import NewJob
@@ -38,7 +40,7 @@ class Owner(Protocol):
     def job(self, kind: str, payload: Any, **options: Unpack[EnqueueOptions]) -> NewJob: ...
 
 
-class HandlerOptions(TypedDict, total=False):
+class HandlerOptions(LineOptions, total=False):
     """What a handler says about its jobs; an enqueue may say otherwise."""
 
     queue: str | None
@@ -66,6 +68,12 @@ class Handler:
     backoff: Backoff | Callable[[int], float]
     keep_result: int | None  # seconds; None: not stored
     where: str  # file:line, for people
+    rule: LineRule | None = None  # of the lines that its jobs are in
+
+    @property
+    def signature(self) -> Signature | None:
+        """How a task's function is called; None: it takes a payload."""
+        return None if self.takes_ctx else Signature(self.kind, self.fn, ctx_first=self.ctx_first)
 
     @property
     def closed_over(self) -> bool:
@@ -81,9 +89,10 @@ def make_handler(
         raise ConfigError(f"{kind}: a handler must be a function, not {fn!r}")
     check_options(options, HandlerOptions, kind)
     queue, curve = options.get("queue"), options.get("backoff")
-    said: dict[str, Any] = {name: value for name, value in options.items() if name not in ("queue", "backoff")}
+    apart = ("queue", "backoff", *LINE_OPTIONS)
+    said: dict[str, Any] = {name: value for name, value in options.items() if name not in apart}
     fields = check_fields(queue="default" if queue is None else queue, **said)
-    return Handler(
+    made = Handler(
         kind=check_name(kind, "kind"),
         app=app,
         fn=fn,
@@ -98,6 +107,8 @@ def make_handler(
         keep_result=fields.keep_result,
         where=_where(fn),
     )
+    rule = rule_for(kind, None, options, lambda: made.signature)
+    return made if rule is None else replace(made, rule=rule)
 
 
 class Registry(Mapping[str, Handler]):

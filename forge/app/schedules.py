@@ -9,11 +9,12 @@ from __future__ import annotations
 import builtins
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypedDict, Unpack, get_args
+from typing import Any, Protocol, Unpack, get_args
 from uuid import UUID
 
 from forge.app.fields import EnqueueOptions, KeepResult, Seconds, check_key, check_options
 from forge.app.handle import JobHandle, in_thread
+from forge.app.lines import LineOptions
 from forge.app.registry import Handler
 from forge.app.tasks import Task
 from forge.codec import check_name
@@ -28,7 +29,7 @@ __all__ = ["ScheduleOptions", "Schedules", "scheduled"]
 LONGEST_JITTER = 86_400.0  # seconds
 
 
-class JobOptions(TypedDict, total=False):
+class JobOptions(LineOptions, total=False):
     """What a schedule may say about its jobs. Left out, or None: as the task says, else forge's default."""
 
     queue: str | None
@@ -96,6 +97,7 @@ def scheduled(
         catch_up=catch_up,
         jitter=_jitter(name, jitter),
         source=source,
+        line=job.line,
     )
 
 

@@ -98,6 +98,11 @@ class Signature:
         return f"{self.kind}:{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """Of its parameters."""
+        return tuple(self._parameters)
+
+    @property
     def dedupes(self) -> bool:
         """Whether each call has a key of its own."""
         return self._dedupe is not None

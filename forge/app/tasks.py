@@ -14,6 +14,7 @@ from uuid import UUID
 
 from forge.app.fields import EnqueueOptions, Fields, check_fields, check_id, check_key, check_options
 from forge.app.handle import JobHandle
+from forge.app.lines import LINE_OPTIONS, LineRule, rule_for
 from forge.app.registry import Handler, HandlerOptions
 from forge.app.signature import Dedupe, Signature
 from forge.codec import MAX_DEPTH, encode_payload
@@ -72,6 +73,7 @@ class Enqueueable(Generic[P, R]):
     handler: Handler
     _signature: Signature
     _fields: Fields
+    _rule: LineRule | None = None  # where each job has a line of its own
     _id: UUID | None = None
     _conn: Any = None
 
@@ -119,7 +121,7 @@ class Enqueueable(Generic[P, R]):
                 raise _at(i, item, error) from None
             yield job
             i += 1
-            if type(item) is tuple and not self._signature.dedupes:
+            if type(item) is tuple and not self._signature.dedupes and self._rule is None:
                 shape = tuple(map(type, item))
 
     def _alike(self, items: list[Any], start: int, shape: tuple[type, ...], ids: list[UUID]) -> list[NewJob]:
@@ -134,6 +136,8 @@ class Enqueueable(Generic[P, R]):
         rest = self._fields
         if self._signature.dedupes and rest.dedupe_key is None:
             rest = self._keyed(args, kwargs)
+        if self._rule is not None:
+            rest = rest._replace(line=self._rule.line(self._signature.arguments(args, kwargs)))
         return NewJob(id or self._id or uuid7(), self.handler.kind, payload, *rest)
 
     def _keyed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Fields:
@@ -167,7 +171,7 @@ class Task(Enqueueable[P, R]):
         self._app = app
         self.handler = handler
         self._signature = Signature(handler.kind, handler.fn, dedupe, ctx_first=handler.ctx_first)
-        self._fields = fields_for(app, handler.kind, handler, {})
+        self._fields, self._rule = fields_for(app, handler.kind, handler, {})
 
     @property
     def kind(self) -> str:
@@ -226,7 +230,8 @@ class BoundTask(Enqueueable[P, R]):
         self._conn = conn
         id = options.pop("id", None)
         self._id = None if id is None else check_id(id)
-        self._fields = fields_for(self._app, task.kind, task.handler, options, keyed=task._signature.dedupes)
+        keyed = task._signature.dedupes
+        self._fields, self._rule = fields_for(self._app, task.kind, task.handler, options, keyed=keyed)
 
 
 class Unannotated:
@@ -265,10 +270,15 @@ class TaskDecorator(Protocol):
 
 def fields_for(
     app: Producer, kind: str, handler: Handler | None, options: EnqueueOptions, *, keyed: bool = False
-) -> Fields:
-    """An enqueue's options over the handler's over forge's. None means: not said."""
+) -> tuple[Fields, LineRule | None]:
+    """An enqueue's options over the handler's over forge's. None means: not said. The rule is there if the line, which
+    the fields then lack, depends on the arguments."""
     check_options(options, EnqueueOptions, kind)
-    said: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    said: dict[str, Any] = {
+        name: value for name, value in options.items() if value is not None and name not in LINE_OPTIONS
+    }
+    declared = None if handler is None else handler.rule
+    rule = rule_for(kind, declared, options, lambda: None if handler is None else handler.signature)
     if handler is not None:
         said = {
             "queue": handler.queue,
@@ -280,7 +290,8 @@ def fields_for(
         }
     if said.get("queue") is None:
         said["queue"] = app.route(kind)
-    return check_fields(**said, keyed=keyed)
+    line = None if rule is None else rule.static
+    return check_fields(**said, keyed=keyed, line=line), None if line else rule
 
 
 def _at(i: int, item: object, error: Exception) -> Exception:

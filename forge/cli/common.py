@@ -20,7 +20,7 @@ import orjson
 
 from forge import config as settings
 from forge.errors import JobNotFound, SchemaError, UsageError
-from forge.job import Job, JobFilter
+from forge.job import Job, JobFilter, Line
 from forge.storage import Storage, open_storage
 
 __all__ = ["Cli", "Parser", "counted", "duration", "find_job", "same_database", "sqlite_file", "table", "until"]
@@ -133,6 +133,8 @@ class Cli:
 def _plain(value: object) -> object:
     if isinstance(value, (set, frozenset)):
         return sorted(value)
+    if isinstance(value, Line):
+        return value._asdict()
     return str(value)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from forge.app import Forge, JobHandle
+from forge.app.lines import LINE_OPTIONS
 from forge.cli.common import Cli, same_database
 from forge.config import mask
 from forge.errors import ExitCode, UsageError
@@ -113,7 +114,7 @@ def _value(text: str) -> Any:
 
 def _options(args: argparse.Namespace) -> Any:
     """The options that were given, as `using` and `enqueue` take them."""
-    names = ("queue", "delay", "priority", "max_attempts", "dedupe_key", "unique_for")
+    names = ("queue", "delay", "priority", "max_attempts", "dedupe_key", "unique_for", *LINE_OPTIONS)
     given: dict[str, Any] = {name: value for name in names if (value := getattr(args, name)) is not None}
     if args.tag:
         given["tags"] = args.tag
@@ -152,6 +153,9 @@ def add_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--job-timeout", type=int, metavar="SECONDS", help="how long the handler may take")
     sub.add_argument("--dedupe-key", metavar="KEY", help="store nothing while another active job has this key")
     sub.add_argument("--unique-for", type=int, metavar="SECONDS", help="the key stays taken this long after the end")
+    sub.add_argument("--partition-by", metavar="NAME", help="whose job this is: takes turns with those of others")
+    sub.add_argument("--concurrency", metavar="[KEY:]N", help="run at most N of this kind at once, or of this key")
+    sub.add_argument("--rate-limit", metavar="BUDGET", help="take a token of this budget first")
     sub.add_argument("--tag", action="append", metavar="TAG", help="may be repeated")
     sub.add_argument("--wait", action="store_true", help="wait for the job to end and print its result")
     sub.add_argument("--timeout", type=float, metavar="SECONDS", help="with --wait: give up after this long")

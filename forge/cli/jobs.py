@@ -92,6 +92,9 @@ def _details(job: Job) -> list[str]:
         shown["finished"] = f"{job.finished_at:%Y-%m-%d %H:%M:%S} UTC"
     if job.dedupe_key:
         shown["dedupe key"] = job.dedupe_key
+    if job.line:
+        limit = f", {job.line.concurrency} at once" if job.line.concurrency else ""
+        shown["line"] = f"{job.line.name}{limit}"
     if job.tags:
         shown["tags"] = ", ".join(job.tags)
     if job.crashes:

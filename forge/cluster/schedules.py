@@ -65,6 +65,7 @@ def _job(schedule: NewSchedule, id: UUID) -> NewJob:
         unique_for=schedule.unique_for,
         tags=(*schedule.tags, f"cron:{schedule.name}"),
         keep_result=schedule.keep_result,
+        line=schedule.line,
     )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from forge.config import suggest
 from forge.job import Claim, Ending, Released
+from forge.master.budgets import Budgets
 from forge.master.couriers import Courier, Post
 from forge.master.lanes import Lane
 from forge.master.presence import Presence
@@ -17,12 +18,14 @@ from forge.master.telling import Sometimes, log
 from forge.master.writing import Writer
 from forge.storage import Storage
 from forge.storage.contract import Incarnation
+from forge.storage.lines import Taken, Turns, claim_in_turn
 
 __all__ = ["Claimer"]
 
 # How long a job of a kind that nobody here knows stays away: so that in a rolling deploy a pod that does know it comes
 # by, and a backlog of such jobs does not come back all at once.
 UNKNOWN_KIND_PAUSE = (5.0, 60.0)
+TOKENS_AGAIN = 1.0  # seconds after which jobs that wait for tokens are looked at, if nobody says that some have come
 
 
 class Claimer:
@@ -32,13 +35,15 @@ class Claimer:
         self,
         storage: Storage,
         post: Post,
-        lanes: Mapping[str, Lane],
         presence: Presence,
         nurseries: Nurseries,
         writer: Writer,
+        budgets: Budgets,
+        lanes: Mapping[str, Lane],
     ) -> None:
-        self._lanes = lanes
         self._storage, self._presence, self._nurseries, self._writer = storage, presence, nurseries, writer
+        self._budgets, self._lanes = budgets, lanes
+        budgets.on_tokens, writer.on_written = self._tokens_came, self._slots_came
         self.courier = Courier("claim", post, patient=False)
         self._sometimes = Sometimes(60.0)
         self.unknown_kind_ttl = 0.0  # seconds after which a job that nobody knows is dead
@@ -57,8 +62,13 @@ class Claimer:
 
     def claim(self, lane: Lane, now: float) -> None:
         """As many as its workers can take, if it is time."""
+        if lane.turns is None and lane.queue in self._presence.lined:
+            lane.turns = Turns()
+            lane.wake()
         n = lane.wanted(now)
-        if n > 0:
+        if n > 0 and lane.turns is not None:
+            self._claim_in_turn(lane, lane.turns, n, now)
+        elif n > 0:
             lane.begin(now)
             who, queue, water = self._presence.who, lane.queue, lane.low_water
             self.courier.send(
@@ -78,14 +88,49 @@ class Claimer:
         """Jobs that cannot be run here now."""
         self._writer.release(claims)
 
-    def _came(self, lane: Lane, asked: int, who: Incarnation, claims: Sequence[Claim], error: str | None) -> None:
+    def _claim_in_turn(self, lane: Lane, turns: Turns, n: int, now: float) -> None:
+        """The same where some jobs are in lines: with tokens for those that want some, as far as is known."""
+        if lane.is_due(now):
+            turns.start_over()
+        lane.begin(now)
+        who, queue, water = self._presence.who, lane.queue, lane.low_water
+        allowed = {scope: self._budgets.reserve(scope, n) for scope in turns.scopes}
+
+        def came(taken: Taken | None, error: str | None) -> None:
+            taken = taken or Taken([], {}, False)
+            for scope, tokens in allowed.items():
+                if left := tokens - taken.spent.get(scope, 0):
+                    self._budgets.give_back(scope, left)
+            self._came(lane, n, who, taken.claims, error, taken.more)
+            if error is None and not turns.scopes <= allowed.keys():
+                lane.wake()  # with tokens of a budget that it has just heard of
+            elif turns.closed and turns.scopes:
+                lane.due_in(TOKENS_AGAIN, time.monotonic())
+
+        self.courier.send(lambda: claim_in_turn(self._storage, who, queue, n, water, turns, allowed), came)
+
+    def _tokens_came(self, scope: str) -> None:
+        for lane in self._lanes.values():
+            if lane.turns is not None and scope in lane.turns.scopes:
+                lane.wake()
+
+    def _slots_came(self) -> None:
+        """Jobs have ended, and that is written: a line that was closed may be open. Slots that come free elsewhere are
+        found by the look that is made every poll_interval."""
+        for lane in self._lanes.values():
+            if lane.turns is not None and lane.turns.closed:
+                lane.wake()
+
+    def _came(
+        self, lane: Lane, asked: int, who: Incarnation, claims: Sequence[Claim], error: str | None, more: bool = False
+    ) -> None:
         now = time.monotonic()
         if error is not None:
             lane.hold(now + random.uniform(0.75, 1.25))
             self._presence.outage(error)
         else:
             self._presence.is_back()
-        found = len(claims)
+        found = max(len(claims), asked if more else 0)
         # Back at once if the pod was reaped meanwhile (nobody would know that they are ours) or is about to go.
         if who is not self._presence.who or self.stopping or lane.closing:
             self._writer.release(claims)

@@ -14,6 +14,7 @@ from forge.master.pace import AHEAD, Pace
 from forge.master.scaling import Scaler
 from forge.master.slots import Slot
 from forge.storage.contract import LowWater
+from forge.storage.lines import Turns
 
 __all__ = ["Lane", "arrange"]
 
@@ -47,6 +48,7 @@ class Lane:
         self.taken = 0  # jobs that programs have, running or waiting,
         self.more = 0  # and that may come to wait for them
         self.low_water = LowWater()
+        self.turns: Turns | None = None  # None: there are no lines in this queue, as far as is known
         self.claiming = False
         self.busy = False  # the last claim was full: there is more
         self.room = 0  # jobs that workers could take, at the last look
@@ -200,6 +202,10 @@ class Lane:
     def idle(self) -> bool:
         """The same, and nothing waits in the database, as far as is known."""
         return not self.claiming and not self.busy and self.takes
+
+    def is_due(self, now: float) -> bool:
+        """Whether time, or something that has happened, asks for a claim, and not only that the last one was full."""
+        return now >= self._look_at
 
     def begin(self, now: float) -> None:
         """A claim is under way. A wake-up that comes before its answer leads to another."""

@@ -59,6 +59,7 @@ class Presence:
         self.holding = False  # jobs are in hand, so somebody may want them cancelled
         self.idle: Sequence[str] = ()  # queues that could take jobs
         self.running: Mapping[str, int] = {}  # workers by queue; replaced as a whole
+        self.lined: frozenset[str] = frozenset()  # queues with jobs in lines; the same
         self._queues: list[str] = []
         self._beating_for: Incarnation
         self._ask_at = 0.0  # monotonic: of the last question that a wake-up led to, or of the one to come
@@ -78,6 +79,7 @@ class Presence:
         self.trusted_until = began + self._config.stale_after
         self.running = dict.fromkeys(queues, 0)
         shares = self._storage.shares.look(self.who, self.running)
+        self.lined = self._storage.shares.lined
         self._beater = Beater(
             self._post,
             every=self._config.heartbeat,
@@ -127,6 +129,7 @@ class Presence:
             shares = self._shares() if alive else None
         else:
             shares = self._heart.shares.beat(who, self.running)
+            self.lined |= self._heart.shares.lined
         self.streak.beat(self._config.stale_after)
         if shares is None:
             self._beating_for = self._register(self._heart)
@@ -134,7 +137,9 @@ class Presence:
         return Beat(began, self._beating_for, cancels, shares)
 
     def _shares(self) -> dict[str, int]:
-        return self._heart.shares.look(self._beating_for, self.running)
+        shares = self._heart.shares.look(self._beating_for, self.running)
+        self.lined |= self._heart.shares.lined
+        return shares
 
     def _cancels(self) -> list[tuple[UUID, int]] | None:
         return self._heart.cancel_requests(self._beating_for) if self.holding else None

@@ -91,7 +91,8 @@ class Master:
         self._duties = Duties(cluster, config, self.presence, self.nurseries)
         self.crew.nurseries = self.nurseries
         self.crew.hear = Hearing(self.lanes, self.crew, self._writer, self._desk).hear
-        self._claimer = Claimer(storage, self._post, self.lanes, self.presence, self.nurseries, self._writer)
+        told = (self.presence, self.nurseries, self._writer, self._budgets, self.lanes)
+        self._claimer = Claimer(storage, self._post, *told)
         self._offers = Offers(storage, self.presence, self._claimer)
         self._news_pushed, self._news_listening = self._offers.came, self._offers.listening
         self.programs = Programs(self._selector, self._writer.end, self._free_places, log, hidden)

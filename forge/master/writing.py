@@ -72,6 +72,7 @@ class Writer:
         self._endings: list[Ending] = []
         self._due: set[tuple[str, float]] = set()  # queues, and the seconds after which a job of theirs may run again
         self._under_way = 0
+        self.on_written: Callable[[], None] = lambda: None  # called when some are in the database
 
     def start(self) -> None:
         """Start the courier."""
@@ -129,6 +130,7 @@ class Writer:
             self._presence.is_back()
         for queue, seconds in due:
             self._again(queue, seconds)
+        self.on_written()
         if stale:
             first = stale[0].claim
             which = f"{first.kind} {first.id}{' first' if len(stale) > 1 else ''}"

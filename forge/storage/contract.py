@@ -20,6 +20,7 @@ from forge.errors import UsageError
 from forge.job import Claim, Counts, Done, Ending, Job, JobFilter, NewJob, Page, Pod, QueueSettings, Receipt, Status
 from forge.storage.budgets import Budgets
 from forge.storage.leases import Leases
+from forge.storage.lines import Lines
 from forge.storage.low_water import LowWater
 from forge.storage.schedules import Schedules
 from forge.storage.shares import Shares
@@ -157,6 +158,7 @@ class Storage(abc.ABC):
     schedules: Schedules
     shares: Shares  # how the workers of queues are split over pods
     budgets: Budgets  # rates that pods share
+    lines: Lines  # how jobs are claimed that may not run whenever a worker is free
 
     def __enter__(self) -> Self:
         return self
@@ -207,7 +209,7 @@ class Storage(abc.ABC):
 
     @abc.abstractmethod
     def claim(self, who: Incarnation, queue: str, n: int, low_water: LowWater | None = None) -> list[Claim]:
-        """Claim up to n due jobs in order (priority, run_at, id); none while the queue is paused or cooling down."""
+        """Claim up to n due plain jobs by (priority, run_at, id); none while the queue is paused or cooling down."""
 
     def offer(self, who: Incarnation, token: int, queue: str, channel: str, beat_within: float) -> bool:  # noqa: ARG002
         """Offer to take the next job of a queue: if it is enqueued by itself and due at once, the statement that stores
@@ -251,8 +253,7 @@ class Storage(abc.ABC):
 
     @abc.abstractmethod
     def register(self, name: str, queues: Sequence[str], host: str, pid: int, capacity: int = 1) -> Incarnation:
-        """Make a pod known. Its number is new, whatever ran under this name before. `capacity` weighs its
-        share of the workers; with 0 it takes none."""
+        """Make a pod known, under a new number. `capacity` weighs its share of the workers; with 0 it takes none."""
 
     @abc.abstractmethod
     def beat(self, who: Incarnation) -> bool:
@@ -264,8 +265,7 @@ class Storage(abc.ABC):
 
     @abc.abstractmethod
     def serve(self, who: Incarnation, queues: Sequence[str], capacity: int = 1) -> None:
-        """The pod serves these queues from now on, with that capacity. It is for others to read; what a pod claims is
-        its own affair."""
+        """The pod serves these queues from now on, with that capacity: for others to read."""
 
     @abc.abstractmethod
     def deregister(self, who: Incarnation) -> int:

@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any, Literal, NamedTuple, Self
 from uuid import UUID
 
-from forge.job import NewJob
+from forge.job import Line, NewJob
 
 __all__ = [
     "CatchUp",
@@ -56,16 +56,19 @@ class NewSchedule:
     catch_up: CatchUp = "one"
     jitter: float = 0.0  # seconds: each job runs up to this long after its slot
     source: Source = "runtime"
+    line: Line | None = None  # of its jobs
 
     def as_message(self) -> dict[str, Any]:
         """For JSON."""
         found = {field.name: getattr(self, field.name) for field in dataclasses.fields(NewSchedule)}
-        return found | {"payload": self.payload.decode()}
+        return found | {"payload": self.payload.decode(), "line": None if self.line is None else list(self.line)}
 
     @classmethod
     def of_message(cls, message: Mapping[str, Any]) -> Self:
         """From JSON."""
-        return cls(**{**message, "payload": message["payload"].encode(), "tags": tuple(message["tags"])})
+        line = message.get("line")
+        said = {**message, "payload": message["payload"].encode(), "tags": tuple(message["tags"])}
+        return cls(**{**said, "line": None if line is None else Line(*line)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,6 +63,7 @@ class Seen(NamedTuple):
     running: int | None
     others: int  # other pods that declare it; 0 also if that does not matter
     rivals: bool  # others have a part in it
+    lines: bool = False  # there are, or have been, jobs in lines
 
 
 class Report(NamedTuple):
@@ -76,6 +77,8 @@ class Report(NamedTuple):
 
 class Shares(abc.ABC):
     """A storage's verbs about shares: `storage.shares`."""
+
+    lined: frozenset[str] = frozenset()  # queues with lines, as of the last look; replaced as a whole
 
     @abc.abstractmethod
     def beat(self, who: Incarnation, running: Mapping[str, int]) -> dict[str, int] | None:

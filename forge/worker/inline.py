@@ -20,7 +20,8 @@ from forge.app.context import Context
 from forge.app.registry import Handler, Owner
 from forge.job import Claim, Ending, NewJob, Receipt, Written
 from forge.storage import Storage
-from forge.storage.contract import LowWater, Want
+from forge.storage.contract import Incarnation, LowWater, Want
+from forge.storage.lines import Turns
 from forge.worker.builtin import BUILTIN
 from forge.worker.steps import UNKNOWN_KIND_PAUSE, perform, unknown_kind
 
@@ -90,6 +91,19 @@ class HasTasks(Protocol):
     def tasks(self) -> Mapping[str, Handler]: ...
 
 
+def _in_lines(storage: Storage, who: Incarnation, turns: Mapping[str, Turns]) -> list[Claim]:
+    """The next job of a line, if there is one: one at a time, so that no slot is held for nothing."""
+    for queue in sorted(storage.lines.queues() & turns.keys()):
+        turns[queue].start_over()
+        while True:
+            taken = storage.lines.claim(who, queue, 1, turns[queue])
+            if taken.claims or not taken.more:
+                break
+        if taken.claims:
+            return taken.claims
+    return []
+
+
 def drain(
     app: HasTasks,
     queues: Sequence[str] | None = None,
@@ -99,18 +113,20 @@ def drain(
 ) -> Summary:
     """Run what is due until nothing is, or one job with `until_empty=False`.
 
-    `queues` defaults to all that have jobs or handlers; they take turns. A job's ending is written in the transaction
-    that claims the next one. Ctrl-C ends the job that runs as failed, and then the loop.
+    `queues` defaults to all that have jobs or handlers; they take turns, plain jobs before those in lines. Budgets are
+    not heeded: there is no master that has any. A job's ending is written in the transaction that claims the next one.
+    Ctrl-C ends the job that runs as failed, and then the loop.
     """
     storage, handlers, done = app.storage, {**BUILTIN, **app.tasks}, Summary()
     names = (
         sorted({*storage.counts(), *(h.queue or "default" for h in app.tasks.values())}) if queues is None else queues
     )
     wants = [Want(name, 1, LowWater()) for name in names]
+    turns = {name: Turns() for name in names}
     who = storage.register("inline", names, socket.gethostname(), os.getpid(), capacity=0)
     try:
         _, claims = storage.exchange(who, [], wants)
-        while claims:
+        while claims or (claims := _in_lines(storage, who, turns)):
             ending = execute(claims.pop(0), handlers)
             endings = [] if isinstance(ending.outcome, Written) else [ending]
             stale, more = storage.exchange(who, endings, wants if until_empty and not claims else [])
@@ -119,7 +135,9 @@ def drain(
                 on_job(ending)
             if isinstance(ending.outcome.__cause__, KeyboardInterrupt):
                 raise ending.outcome.__cause__
-            claims = claims + more if until_empty else []
+            claims = claims + more
+            if not until_empty:
+                break
     finally:
         storage.deregister(who)  # which gives back what was claimed and not run
     return done

@@ -148,7 +148,7 @@ def test_what_is_not_said_has_the_documented_default(app: Forge) -> None:
     job = app.job("mail", None)
     assert isinstance(job.id, UUID)
     assert job.id.version == 7
-    assert job[1:] == ("mail", b"null", "default", 0, None, 0.0, 5, 600, None, None, "keep", (), None)
+    assert job[1:] == ("mail", b"null", "default", 0, None, 0.0, 5, 600, None, None, "keep", (), None, None)
 
 
 @pytest.mark.parametrize(

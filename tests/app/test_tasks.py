@@ -167,8 +167,8 @@ def test_using_overrides_what_the_task_says(app: Recorder) -> None:
     f.using(queue="fast", priority=0, max_attempts=4, timeout=60, keep_result=True, delay=2.5, tags=["x"]).enqueue(2)
     f.using().enqueue(3)
     plain, changed, same = app.stored
-    assert plain[3:] == ("slow", 3, None, 0.0, 2, 30, None, None, "keep", (), None)
-    assert changed[3:] == ("fast", 0, None, 2.5, 4, 60, None, None, "keep", ("x",), 604_800)
+    assert plain[3:] == ("slow", 3, None, 0.0, 2, 30, None, None, "keep", (), None, None)
+    assert changed[3:] == ("fast", 0, None, 2.5, 4, 60, None, None, "keep", ("x",), 604_800, None)
     assert same[3:] == plain[3:]
 
 
@@ -229,8 +229,8 @@ def test_a_low_level_enqueue_takes_the_handlers_defaults(app: Recorder) -> None:
 
     app.enqueue("mail", {})
     app.enqueue("mail", {}, timeout=60, keep_result=False)
-    assert app.stored[0][3:] == ("letters", 5, None, 0.0, 2, 30, None, None, "keep", (), 604_800)
-    assert app.stored[1][3:] == ("letters", 5, None, 0.0, 2, 60, None, None, "keep", (), None)
+    assert app.stored[0][3:] == ("letters", 5, None, 0.0, 2, 30, None, None, "keep", (), 604_800, None)
+    assert app.stored[1][3:] == ("letters", 5, None, 0.0, 2, 60, None, None, "keep", (), None, None)
 
 
 def test_a_task_runs_end_to_end_on_both_databases(url: str) -> None:

@@ -45,6 +45,15 @@ def test_words_become_arguments_checked_against_the_signature(
     assert forge("show", id, "-o", "json").json["payload"]["args"] == args
 
 
+def test_a_job_can_be_put_in_a_line_and_shown_with_it(forge: Shell, project: Path) -> None:
+    options = ("--concurrency", "{a}:3", "--partition-by", "acme", "--rate-limit", "slack")
+    id = forge.ok("enqueue", "tasks.add", 2, *options).strip()
+    line = {"name": "slack|tasks.add:2|acme", "rate_limit": "slack", "concurrency_key": "tasks.add:2", "concurrency": 3}
+    assert forge("show", id, "-o", "json").json["line"] == line
+    assert "  line        slack|tasks.add:2|acme, 3 at once\n" in forge.ok("show", id, "-v")
+    assert "{c}, which is no parameter" in forge.fails(2, "enqueue", "tasks.add", 2, "--partition-by", "{c}")
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -15,6 +15,9 @@ from .helpers import in_child, some_jobs
 
 MISLEADING = [  # as if every index but the wrong one found the whole table
     ("job", "job_claim", "1000000 1000000 1000000 1000000 1000000"),
+    ("job", "job_line", "1000000 1000000 1000000 1000000 1000000 1000000"),
+    ("job", "job_line_due", "1000000 1000000 1000000"),
+    ("job", "job_slot", "1000000 1000000 1000000"),
     ("job", "job_claimed", "1000000 1"),
     ("job", "job_cancel", "1000000 1"),
     ("job", "sqlite_autoindex_job_1", "1000000 1"),
@@ -40,6 +43,15 @@ PLANS = {
     "list_live": ["SEARCH job USING INDEX sqlite_autoindex_job_1 (id<?)"],
     "list_ended": ["SEARCH job_history USING INDEX sqlite_autoindex_job_history_1 (id<?)"],
     "list_unhappy": ["SEARCH job_history USING INDEX job_history_unhappy (id<?)"],
+    "first_lined_due": ["SEARCH job USING INDEX job_line_due (queue=?)"],
+    "lines_open": ["SEARCH job EXISTS USING INDEX job_line_due (queue=? AND run_at<?)"],
+    "next_head": [
+        "SEARCH job USING INDEX job_line (queue=? AND line=? AND priority>?)",
+        "SEARCH job USING INDEX job_line (queue=? AND line>?)",
+    ],
+    "slots_taken": ["SEARCH job USING COVERING INDEX job_slot (concurrency_key=? AND slot>?)"],
+    "due_in_line": ["SEARCH job USING INDEX job_line (queue=? AND line=? AND priority=? AND run_at<?)"],
+    "claim_in_line": ["SEARCH job USING INTEGER PRIMARY KEY (rowid=?)"],
     "prune_walk": ["SEARCH h USING INDEX job_history_finished (finished_at>? AND finished_at<?)"],
 }
 

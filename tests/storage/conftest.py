@@ -25,6 +25,7 @@ TABLES = (
     "schedule_slot",
     "budget",
     "budget_lease",
+    "line_queue",
 )
 
 

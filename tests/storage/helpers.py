@@ -223,6 +223,7 @@ def sql(url: str, statement: str) -> list[tuple[Any, ...]]:
         "schedule_slot",
         "budget",
         "budget_lease",
+        "line_queue",
     )
     if is_sqlite(url):
         with _sqlite(url) as conn:
@@ -294,6 +295,9 @@ def check_whole(url: str) -> None:
     assert sql(url, both) == []
     assert sql(url, "select id from {job} where id in (select id from {job_history})") == []
     assert sql(url, "select id from {job} where (status = 'in_progress') <> (claim is not null)") == []
+    assert (
+        sql(url, "select id from {job} where (slot is not null) <> (status = 'in_progress' and line is not null)") == []
+    )
     if is_sqlite(url):
         assert sql(url, "pragma integrity_check") == [("ok",)]
 

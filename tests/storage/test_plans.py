@@ -16,9 +16,10 @@ import pytest
 from psycopg import RawCursor
 
 from forge import fastpath
-from forge.job import Done, Ending, Failed, NewJob, Throttled
+from forge.job import Done, Ending, Failed, Line, NewJob, Throttled
 from forge.storage import Storage, open_storage
 from forge.storage.contract import Incarnation, LowWater
+from forge.storage.lines import Turns
 from forge.storage.postgres import PostgresStorage
 from forge.storage.sqlite import SqliteStorage
 from forge.storage.statements import load_queries
@@ -44,6 +45,15 @@ select ('00000000-0000-7000-9000-' || lpad(to_hex(i), 12, '0'))::uuid, now(), no
   from generate_series(1, %s) i"""
 
 
+# Half of them in one line, the others in as many as there can be; some scheduled in front of those that are due.
+LINED = """
+insert into forge.job (id, queue, kind, payload, priority, run_at, line, concurrency_key, concurrency)
+select ('00000000-0000-7000-a000-' || lpad(to_hex(i), 12, '0'))::uuid, 'lined', 'k', '{}', mod(i / 2, 2),
+       now() + case mod(i / 2, 2) when 0 then interval '1 day' else interval '-1 day' end + i * interval '0.000001 s',
+       case when mod(i, 2) = 0 then '||one' else '|key ' || i / 20 || '|' end,
+       case when mod(i, 2) = 0 then null else 'key ' || i / 20 end, case when mod(i, 2) = 0 then null else 3 end
+  from generate_series(1, %s) i"""
+
 KEYS = """
 insert into forge.job_key (key, job_id) select 'key ' || i, gen_random_uuid() from generate_series(1, %s) i"""
 
@@ -57,6 +67,11 @@ def warm_up(storage: Storage, rounds: int = 12) -> None:
         claims = storage.claim(who, "default", N)
         storage.finalize([Ending(claim, Failed("again")) for claim in claims])
         claims = storage.claim(who, "default", N)
+        storage.finalize([Ending(claim, Done()) for claim in claims])
+        storage.enqueue(
+            [NewJob(fastpath.uuid7(), "k", b"{}", "lined", line=Line.of(partition=str(n))) for n in range(3)]
+        )
+        claims = storage.lines.claim(who, "lined", N).claims
         storage.finalize([Ending(claim, Done()) for claim in claims])
     storage.deregister(who)
 
@@ -99,6 +114,7 @@ def full_postgres(pg_server: str, pg_template: str) -> Iterator[tuple[PostgresSt
         conn.execute(PENDING, (MILLION,))
         conn.execute(FINISHED, (MILLION,))
         conn.execute(KEYS, (MILLION // 10,))
+        conn.execute(LINED, (MILLION // 5,))
         yield storage, pg_url
     next(database, None)
 
@@ -139,6 +155,32 @@ def test_on_postgresql_a_claim_among_a_million_reads_a_small_multiple_of_n(
         assert entries_read(plan) <= 4 * N, text
 
 
+def test_on_postgresql_a_claim_of_lines_reads_a_small_multiple_of_n(
+    full_postgres: tuple[PostgresStorage, str],
+) -> None:
+    _, url = full_postgres
+    queries = load_queries("postgres")
+    with psycopg.connect(url) as conn:
+        conn.execute("insert into forge.pod (name, host, pid, queues) values ('p', 'h', 1, '{lined}')")
+        row = conn.execute("select max(id) from forge.pod").fetchone()
+        assert row is not None
+        local = queries.plan_by_index.args("dollar", {"local": True})
+        RawCursor(conn).execute(queries.plan_by_index.text("dollar"), local)
+        params: dict[str, Any] = {
+            "unsynced": False, "claim": row[0] << 32 | 1, "queue": "lined", "n": N, "most": N, "after_line": "",
+            "after_priority": -32768, "last_line": "", "last_priority": -32768, "unbounded": True, "scopes": [],
+            "allowed": [],
+        }  # fmt: skip
+        explain = "explain (analyze, costs off) " + queries.claim_lines.text("dollar")
+        plan = RawCursor(conn).execute(explain, queries.claim_lines.args("dollar", params)).fetchall()
+        text = "\n".join(line for (line,) in plan)
+        assert f"rows={N}" in text
+        assert not re.search("Seq Scan|Bitmap", text), text
+        tables = [line for (line,) in plan if " on job" in line or "Removed" in line]
+        assert entries_read([(line,) for line in tables]) <= 8 * N, text
+        conn.rollback()
+
+
 def test_on_postgresql_the_plans_cached_while_the_tables_were_empty_still_read_few_rows(
     full_postgres: tuple[PostgresStorage, str],
 ) -> None:
@@ -155,13 +197,19 @@ def test_on_postgresql_the_plans_cached_while_the_tables_were_empty_still_read_f
         assert len(claims) == N
         outcomes = [Done() if n % 2 else Failed("again") for n in range(N)]
         assert storage.finalize([Ending(c, o, 900.0) for c, o in zip(claims, outcomes, strict=True)]) == []
+    turns = Turns()
+    for _ in range(rounds):
+        claims = storage.lines.claim(who, "lined", N, turns).claims
+        assert len(claims) == N
+        assert storage.finalize([Ending(claim, Done()) for claim in claims]) == []
     for number in range(by_id):
         operate(storage, who, f"late {number}", jobs[number])
     storage.close()  # a session reports what it read when it ends, at the latest
     seq_scans, index_rows = (late - early for late, early in zip(table_reads(url), before, strict=True))
     assert seq_scans == 0
     # Each job is found by the claim, by the finalize, and when it is changed or moved; the others by a dozen verbs.
-    assert index_rows <= 6 * N * rounds + by_id * 6 * 40
+    # A job of a line is also found as the head of its line, and its line once or twice on the way.
+    assert index_rows <= 6 * N * rounds + by_id * 6 * 40 + 14 * N * rounds
 
 
 def table_reads(url: str) -> tuple[int, int]:
@@ -182,6 +230,12 @@ insert into job (id, queue, kind, payload, priority, run_at, enqueued_at)
 select cast(printf('%016d', i) as blob), iif(i % 4 = 0, 'other', 'default'), 'k', '{}', i % 3,
        iif(i % 3 = 0, 4000000000000000, 1000000000000000) + i, 0 from i"""
 
+SQLITE_LINED = """
+with recursive i(i) as (select 1 union all select i + 1 from i where i < ?)
+insert into job (id, queue, kind, payload, priority, run_at, enqueued_at, line)
+select cast(printf('l%015d', i) as blob), 'lined', 'k', '{}', i / 2 % 2,
+       iif(i / 2 % 2 = 0, 4000000000000000, 1000000000000000) + i, 0, iif(i % 2, '||one', '||' || (i / 20)) from i"""
+
 SQLITE_FINISHED = """
 with recursive i(i) as (select 1 union all select i + 1 from i where i < ?)
 insert into job_history (id, run_at, enqueued_at, finished_at, timeout, status, priority, attempts, max_attempts,
@@ -198,8 +252,8 @@ def steps_of_a_claim_and_finalize(storage: SqliteStorage) -> int:
     conn.trace_v2(
         apsw.SQLITE_TRACE_PROFILE, lambda seen: steps.append(seen["stmt_status"]["SQLITE_STMTSTATUS_VM_STEP"])
     )
-    claims = storage.claim(who, "default", N)
-    assert len(claims) == N
+    claims = storage.claim(who, "default", N) + storage.lines.claim(who, "lined", N).claims
+    assert len(claims) == 2 * N
     assert storage.finalize([Ending(claim, Done()) for claim in claims]) == []
     conn.trace_v2(0, None)
     return sum(steps)
@@ -218,6 +272,7 @@ def test_on_sqlite_a_claim_among_a_million_takes_no_more_steps_than_among_a_thou
                 conn.rows("delete from job_history")
                 conn.rows(SQLITE_PENDING, (size,))
                 conn.rows(SQLITE_FINISHED, (size,))
+                conn.rows(SQLITE_LINED, (max(size // 5, 4_000),))
             taken.append(steps_of_a_claim_and_finalize(storage))
     few, many = taken
     assert few > N

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from forge.errors import LostLease
-from forge.job import Done, Ending, JobFilter, NewJob, Status
+from forge.job import Done, Ending, JobFilter, Line, NewJob, Status
 from forge.storage import Storage
 from forge.storage.schedules import Fired, Firing, NewSchedule, Schedule, Seeded, Slot, Synced
 
@@ -45,6 +45,7 @@ def full(**changes: Any) -> NewSchedule:
         catch_up="all",
         jitter=2.5,
         source="runtime",
+        line=Line.of(rate_limit="slack", concurrency_key="ann", concurrency=4, partition="x|y"),
     )
     return dataclasses.replace(new, **changes)
 

@@ -57,6 +57,7 @@ from forge.storage.postgres.bulk import Bulk
 from forge.storage.postgres.claims import Claims
 from forge.storage.postgres.connection import Connection, Database, Rows, TextArray, bare, pipeline
 from forge.storage.postgres.leases import PostgresLeases, led
+from forge.storage.postgres.lines import PostgresLines
 from forge.storage.postgres.listener import PostgresListener
 from forge.storage.postgres.rows import as_job, bare_claim, columns, encoded, fields, packed_ids, uuid_of
 from forge.storage.postgres.schedules import PostgresSchedules
@@ -94,6 +95,7 @@ class PostgresStorage(Storage):
         self._ears = Database(listen_url or url, schema, 1) if listen else None
         self._claims = Claims(url, schema, self._queries, self.enqueue_plan, timeout)
         self.shares = PostgresShares(self._db, self._claims.ask, self._queries)
+        self.lines = PostgresLines(self._claims, self._queries)
         self.leases = PostgresLeases(self._db, self._queries)
         self.budgets = PostgresBudgets(self._db, self._queries)
         self._sweep_at = 0.0  # monotonic
@@ -142,7 +144,7 @@ class PostgresStorage(Storage):
     # -- producing ---------------------------------------------------------------------------------------------
 
     def enqueue(self, jobs: Iterable[NewJob]) -> list[Receipt]:
-        if isinstance(jobs, list) and len(jobs) == 1 and jobs[0].dedupe_key is None:
+        if isinstance(jobs, list) and len(jobs) == 1 and jobs[0].dedupe_key is None and jobs[0].line is None:
             values = encoded(jobs[0])
             self._db.attempt(lambda conn: bare(conn, self._queries.enqueue_one, values))
             return [Enqueued(jobs[0].id)]
@@ -168,7 +170,7 @@ class PostgresStorage(Storage):
         return self._db.attempt(work)
 
     def enqueue_plan(self, jobs: Sequence[NewJob]) -> Plan:
-        if len(jobs) == 1 and jobs[0].dedupe_key is None:
+        if len(jobs) == 1 and jobs[0].dedupe_key is None and jobs[0].line is None:
             yield Step(self._queries.enqueue_one, fields(jobs[0]))
             return [Enqueued(jobs[0].id)]
         owner: dict[UUID, UUID] = {}

@@ -12,7 +12,7 @@ from forge import fastpath
 from forge.job import Enqueued, NewJob, Receipt
 from forge.storage.contract import Step
 from forge.storage.postgres.connection import Connection, Database, pipeline
-from forge.storage.postgres.rows import micros, packed_ids
+from forge.storage.postgres.rows import lined_rows, micros, packed_ids
 from forge.storage.statements import Queries
 
 __all__ = ["Bulk"]
@@ -32,7 +32,7 @@ class Bulk:
         self._queries = queries
         self._more = iter(jobs)
         self._made = list(itertools.islice(self._more, _CHUNK))
-        _, self._timed = fastpath.survey(self._made)
+        _, self._timed, self._lined = fastpath.survey(self._made)
 
     def all(self) -> Sequence[NewJob]:
         """Every job."""
@@ -55,18 +55,26 @@ class Bulk:
 
     def _copy(self, conn: Connection) -> None:
         clock = Step(self._queries.clock, {})
-        now = pipeline(conn, [clock])[0].fetchall()[0][0] if self._timed else 0.0
-        statement = (self._queries.copy_jobs_timed if self._timed else self._queries.copy_jobs).sql
+        timed = self._timed or self._lined
+        now = pipeline(conn, [clock])[0].fetchall()[0][0] if timed else 0.0
+        statement = self._queries.copy_jobs_timed if timed else self._queries.copy_jobs
+        statement = self._queries.copy_jobs_lined if self._lined else statement
+        encode = lined_rows if self._lined else fastpath.copy_rows
         with conn.transaction(), conn.cursor() as cursor:
-            with cursor.copy(statement) as copy:
+            with cursor.copy(statement.sql) as copy:
                 copy.write(_HEAD)
                 for chunk in self._chunks():
-                    copy.write(fastpath.copy_rows(chunk, [micros(job, now) for job in chunk] if self._timed else None))
+                    copy.write(encode(chunk, [micros(job, now) for job in chunk] if timed else None))
                 copy.write(_TAIL)
             if self._ended_before(conn):
                 raise _NoCaseForCopyError
             queues = list({job.queue for job in self._made})
-            pipeline(conn, [Step(self._queries.notify, {"queues": queues})])
+            pipeline(conn, [*self._marks(), Step(self._queries.notify, {"queues": queues})])
+
+    def _marks(self) -> list[Step]:
+        if not self._lined:
+            return []
+        return [Step(self._queries.mark_lines, {"queues": list({job.queue for job in self._made if job.line})})]
 
     def _chunks(self) -> Iterator[list[NewJob]]:
         at = 0
@@ -76,8 +84,8 @@ class Bulk:
             chunk = self._made[at : at + _CHUNK]
             if not chunk:
                 return
-            keyed, timed = fastpath.survey(chunk)
-            if keyed or (timed and not self._timed):
+            keyed, timed, lined = fastpath.survey(chunk)
+            if keyed or (timed and not self._timed and not self._lined) or (lined and not self._lined):
                 raise _NoCaseForCopyError
             at += len(chunk)
             yield chunk

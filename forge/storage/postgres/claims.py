@@ -7,9 +7,10 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
+from psycopg import errors
 from psycopg.pq.abc import PGresult
 
 from forge import fastpath
@@ -32,6 +33,16 @@ _LOOK_AFTER = (0.0, 1.0, 5.0, 20.0, 60.0)
 _MOST_OFFERS = 65_536  # bytes of the table of offers; it has a page or two
 # Follow-up jobs in one statement: those with keys are matched one with another.
 _CHILDREN_AT_ONCE = 200
+
+
+class Claimed(Protocol):
+    """What a claim has come to."""
+
+    @property
+    def claims(self) -> list[Claim]: ...
+
+
+C = TypeVar("C", bound=Claimed)
 
 
 class Claims:
@@ -113,6 +124,29 @@ class Claims:
         """Claims that may have been made: to be looked for, and given back."""
         now = time.monotonic()
         who.doubtful |= {token: [now + after for after in _LOOK_AFTER] for token in tokens}
+
+    def claim_by(
+        self, who: Incarnation, steps: Callable[[int], Sequence[Step]], read: Callable[[PGresult, int], C]
+    ) -> C:
+        """Claim by other statements: `steps` makes them for a token, `read` finds in the last one's answer what they
+        have claimed."""
+        self._settle_doubts(who)
+
+        def work(conn: Connection) -> C:
+            with _Doubt(who) as token:
+                try:
+                    result = self._by_index(conn, steps(token))[-1]
+                except errors.UniqueViolation as e:
+                    refused: errors.UniqueViolation | None = e  # nothing was claimed: nothing is in doubt
+                else:
+                    refused = None
+            if refused is not None:
+                raise errors.SerializationFailure("somebody was first") from refused
+            found = read(result, token)
+            self._counted(who, found.claims)
+            return found
+
+        return self._db.attempt(work)
 
     def finalize(self, endings: Sequence[Ending], max_crashes: int = MAX_CRASHES) -> list[Ending]:
         """See `Storage.finalize`."""

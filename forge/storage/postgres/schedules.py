@@ -8,7 +8,9 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 from uuid import UUID
 
-from forge.job import NewJob, Receipt
+import orjson
+
+from forge.job import Line, NewJob, Receipt
 from forge.storage.contract import Plan, Step, run_plan
 from forge.storage.postgres.connection import Connection, Database, pipeline
 from forge.storage.postgres.rows import uuid_of
@@ -63,13 +65,18 @@ class PostgresSchedules(SqlSchedules):
 
     def _columns(self, new: NewSchedule) -> dict[str, Any]:
         found = {field.name: getattr(new, field.name) for field in dataclasses.fields(NewSchedule)}
-        return found | {"payload": new.payload.decode(), "tags": list(new.tags) or None, "jitter": float(new.jitter)}
+        return (
+            found
+            | {"payload": new.payload.decode(), "tags": list(new.tags) or None, "jitter": float(new.jitter)}
+            | {"line": None if new.line is None else orjson.dumps(list(new.line)).decode()}
+        )
 
     def _schedule(self, row: Row) -> Schedule:
         found = dict(zip(_NAMES, row, strict=False))
         for name in ("next_at", "last_slot"):
             found[name] = found[name] and self._time(found[name])
         found["tags"] = tuple(found["tags"] or ())
+        found["line"] = None if found["line"] is None else Line(*orjson.loads(found["line"]))
         return Schedule(**found)
 
     def _slot(self, row: Row) -> Slot:

@@ -57,6 +57,7 @@ from forge.storage.sqlite.database import PATIENCE, Database, Handle
 from forge.storage.sqlite.drivers import Borrowed, Connection, DriverName
 from forge.storage.sqlite.endings import Endings
 from forge.storage.sqlite.leases import SqliteLeases, hold_term
+from forge.storage.sqlite.lines import SqliteLines
 from forge.storage.sqlite.listener import SqliteListener
 from forge.storage.sqlite.schedules import SqliteSchedules
 from forge.storage.sqlite.shares import SqliteShares
@@ -94,6 +95,7 @@ class SqliteStorage(Storage):
         self.leases = SqliteLeases(self._reader, self._writer, clock, self._sql)
         self.shares = SqliteShares(self._reader, self._writer, clock, self._sql)
         self.budgets = SqliteBudgets(self._reader, self._writer, clock, self._sql)
+        self.lines = SqliteLines(self._reader, self._writer, clock, self._sql)
         here = weakref.proxy(self)  # else only the collector would close what a storage that nobody needs has open
         self.schedules = SqliteSchedules(
             self._sql,
@@ -153,7 +155,12 @@ class SqliteStorage(Storage):
         with self._writing() as (conn, now):
             if any(job.dedupe_key is not None for job in jobs):
                 return run_plan(self._plan(jobs, now), lambda step: conn.rows(step.query.sql, step.params))
-            conn.many(self._sql.insert_job.text("qmark"), (rows.job_params(job, now) for job in jobs))
+            plain, lined = jobs, [job for job in jobs if job.line is not None]
+            if lined:
+                plain = [job for job in jobs if job.line is None]
+                conn.many(self._sql.mark_lines.sql, [{"queue": queue} for queue in {job.queue for job in lined}])
+                conn.many(self._sql.insert_lined_job.sql, (rows.lined_params(job, now) for job in lined))
+            conn.many(self._sql.insert_job.text("qmark"), (rows.job_params(job, now) for job in plain))
             return [Enqueued(job.id) for job in jobs]
 
     def enqueue_plan(self, jobs: Sequence[NewJob]) -> Plan:
@@ -162,7 +169,11 @@ class SqliteStorage(Storage):
     def _plan(self, jobs: Sequence[NewJob], now: int) -> Plan:
         receipts: list[Receipt] = []
         for job in jobs:
-            insert = Step(self._sql.insert_job, dict(zip(rows.JOB_PARAMS, rows.job_params(job, now), strict=False)))
+            if job.line is None:
+                insert = Step(self._sql.insert_job, dict(zip(rows.JOB_PARAMS, rows.job_params(job, now), strict=False)))
+            else:
+                yield Step(self._sql.mark_lines, {"queue": job.queue})
+                insert = Step(self._sql.insert_lined_job, rows.lined_params(job, now))
             key = {"key": job.dedupe_key, "id": job.id.bytes, "now": now}
             if job.dedupe_key is None or (yield Step(self._sql.take_key, key)):
                 yield insert

@@ -96,6 +96,8 @@ def next_due(conn: Connection, sql: Queries, queues: Sequence[str], now: int) ->
         while not paused and (level := conn.rows(sql.next_priority.sql, params)):
             params["priority"] = level[0][0]
             times.append(max(conn.rows(sql.first_due.sql, params)[0][0], until or 0))
+        if not paused and (lined := conn.rows(sql.first_lined_due.sql, {"queue": queue})):
+            times.append(max(lined[0][0], until or 0))
     return (min(times) - now) / 1e6 if times else None
 
 

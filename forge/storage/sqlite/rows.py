@@ -11,7 +11,7 @@ import orjson
 
 from forge import codec, fastpath
 from forge.codec import clean_text
-from forge.job import Claim, Job, NewJob, Pod, QueueSettings, Status
+from forge.job import Claim, Job, Line, NewJob, Pod, QueueSettings, Status
 from forge.storage.contract import ERRORS_KEPT
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "as_uuid",
     "claims",
     "job_params",
+    "lined_params",
     "micros",
     "run_at",
     "written",
@@ -34,6 +35,8 @@ __all__ = [
 # What `job_params` answers, by name.
 JOB_PARAMS = ("id", "queue", "kind", "payload", "priority", "run_at", "now", "max_attempts", "timeout", "dedupe_key",
               "unique_for", "keep_result", "tags")  # fmt: skip
+# What it has behind them for `insert_lined_job`.
+_LINE_PARAMS = ("line", "rate_limit", "concurrency_key", "concurrency")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -89,6 +92,13 @@ def job_params(job: NewJob, now: int) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
+def lined_params(job: NewJob, now: int) -> dict[str, Any]:
+    """The parameters of `insert_lined_job`."""
+    assert job.line is not None
+    found = dict(zip(JOB_PARAMS, job_params(job, now), strict=False))
+    return found | dict(zip(_LINE_PARAMS, job.line, strict=True))
+
+
 def claims(rows: list[tuple[Any, ...]], token: int, queue: str) -> list[Claim]:
     """Rows of `claim` as claims, in claim order (an UPDATE answers in its own). 16 bytes sort as their UUID does."""
     rows.sort()
@@ -114,7 +124,8 @@ def add_error(errors: str | None, now: int, attempt: int, message: str, tracebac
 def as_job(row: Sequence[Any], now: int) -> Job:
     """A row of `get_live`, `get_ended` or a listing."""
     (id_, queue, kind, status, payload, priority, attempts, max_attempts, crashes, timeout, run, enqueued, claimed,
-     dedupe_key, unique_for, keep_result, tags, errors, cancelled, pod, finished, result, progress) = row  # fmt: skip
+     dedupe_key, unique_for, keep_result, tags, errors, cancelled, pod, *line, finished, result,
+     progress) = row  # fmt: skip
     expired = keep_result is not None and finished is not None and now - finished > keep_result * 1_000_000
     return Job(
         id=as_uuid(id_), queue=queue, kind=kind, status=Status(status), payload=codec.decode(payload),
@@ -123,7 +134,7 @@ def as_job(row: Sequence[Any], now: int) -> Job:
         finished_at=_time(finished), dedupe_key=dedupe_key, unique_for=unique_for, keep_result=keep_result,
         tags=tuple(codec.decode(tags)) if tags else (), errors=tuple(codec.decode(errors)) if errors else (),
         result=codec.decode(result) if result and not expired else None, cancel_requested_at=_time(cancelled), pod=pod,
-        progress=codec.decode(progress) if progress else None,
+        progress=codec.decode(progress) if progress else None, line=None if line[0] is None else Line(*line),
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from forge import codec
-from forge.job import NewJob, Receipt
+from forge.job import Line, NewJob, Receipt
 from forge.storage.contract import Plan, run_plan
 from forge.storage.schedules import Firing, NewSchedule, Schedule, Slot
 from forge.storage.scheduling import Change, Row, SqlSchedules
@@ -68,7 +68,11 @@ class SqliteSchedules(SqlSchedules):
 
     def _columns(self, new: NewSchedule) -> dict[str, Any]:
         found = {field.name: getattr(new, field.name) for field in dataclasses.fields(NewSchedule)}
-        return found | {"payload": new.payload.decode(), "tags": rows.as_list(new.tags), "jitter": float(new.jitter)}
+        return (
+            found
+            | {"payload": new.payload.decode(), "tags": rows.as_list(new.tags), "jitter": float(new.jitter)}
+            | {"line": None if new.line is None else rows.as_list(new.line)}
+        )
 
     def _schedule(self, row: Row) -> Schedule:
         found = dict(zip(_NAMES, row, strict=False))
@@ -76,6 +80,7 @@ class SqliteSchedules(SqlSchedules):
             found[name] = None if found[name] is None else rows.as_datetime(found[name])
         found["payload"] = found["payload"].encode()
         found["tags"] = tuple(codec.decode(found["tags"])) if found["tags"] else ()
+        found["line"] = None if found["line"] is None else Line(*codec.decode(found["line"]))
         found["last_job"] = found["last_job"] and rows.as_uuid(found["last_job"])
         found |= {name: bool(found[name]) for name in ("paused", "last_skipped")}
         return Schedule(**found)

@@ -43,10 +43,12 @@ class SqliteShares(Shares):
     def _seen(self, conn: Connection, who: Incarnation, running: Mapping[str, int]) -> list[Seen]:
         params = {"pod": who.pod.id, "queues": orjson.dumps(list(running)).decode()}
         found = (Seen(*row) for row in conn.rows(self._sql.look_at_shares.sql, params))
-        return [
+        seen = [
             each._replace(paused=bool(each.paused), declared=bool(each.declared), rivals=bool(each.rivals))
             for each in found
         ]
+        self.lined = frozenset(each.queue for each in seen if each.lines)
+        return seen
 
     def _told(
         self, conn: Connection, who: Incarnation, seen: Sequence[Seen], running: Mapping[str, int]

@@ -8,7 +8,8 @@
 
 -- part: job_columns
 id, queue, kind, status::text, payload, priority, attempts, max_attempts, crashes, timeout, run_at, enqueued_at, claimed_at,
-dedupe_key, unique_for, keep_result, tags, errors::json, cancel_requested_at, claim >> 32, now()
+dedupe_key, unique_for, keep_result, tags, errors::json, cancel_requested_at, claim >> 32, line, rate_limit, concurrency_key,
+concurrency, now()
 
 -- part: filter
 id < :before::uuid
@@ -19,20 +20,20 @@ id < :before::uuid
 
 -- part: kept
 id, run_at, enqueued_at, claimed_at, cancel_requested_at, claim, timeout, unique_for, keep_result, priority, attempts,
-max_attempts, queue, kind, payload, dedupe_key, tags
+max_attempts, queue, kind, payload, dedupe_key, tags, line, rate_limit, concurrency_key, concurrency
 
 -- part: moved
 id, run_at, enqueued_at, claimed_at, cancel_requested_at, claim, timeout, unique_for, keep_result, priority, attempts,
-max_attempts, queue, kind, payload, dedupe_key, tags, status, crashes, errors
+max_attempts, queue, kind, payload, dedupe_key, tags, line, rate_limit, concurrency_key, concurrency, status, crashes, errors
 
 -- The same without `attempts`, which stands after them: refunded to a job that was given back for too long.
 -- part: kept_as_judged
 id, run_at, enqueued_at, claimed_at, cancel_requested_at, claim, timeout, unique_for, keep_result, priority,
-max_attempts, queue, kind, payload, dedupe_key, tags
+max_attempts, queue, kind, payload, dedupe_key, tags, line, rate_limit, concurrency_key, concurrency
 
 -- part: moved_as_judged
 id, run_at, enqueued_at, claimed_at, cancel_requested_at, claim, timeout, unique_for, keep_result, priority,
-max_attempts, queue, kind, payload, dedupe_key, tags, attempts, status, crashes, errors
+max_attempts, queue, kind, payload, dedupe_key, tags, line, rate_limit, concurrency_key, concurrency, attempts, status, crashes, errors
 
 -- A success well past a throttle window: the far end has recovered, the curve starts over. The limit keeps the look into
 -- `ended` a subplan, which runs only for a queue that was throttled (as a join it took 0.9 ms a batch).
@@ -54,14 +55,14 @@ to_char(now() at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
 
 -- name: plan_by_index
 select count(set_config(name, value, :local::boolean))
-  from (values ('enable_seqscan', 'off'), ('enable_bitmapscan', 'off'), ('enable_sort', 'off'), ('enable_hashjoin', 'off'),
-               ('enable_mergejoin', 'off'), ('jit', 'off'), ('plan_cache_mode', 'force_generic_plan')) s(name, value)
+  from (values ('enable_seqscan', 'off'), ('enable_bitmapscan', 'off'), ('enable_sort', 'off'),
+               ('enable_incremental_sort', 'off'), ('enable_hashjoin', 'off'), ('enable_mergejoin', 'off'), ('jit', 'off'), ('plan_cache_mode', 'force_generic_plan')) s(name, value)
 
 -- The same connections for once without.
 -- name: plan_by_scan
 select set_config('enable_seqscan', 'on', true)
 
--- Claim up to :n jobs of a queue in the order (priority, run_at, id), starting behind the low-water mark.
+-- Claim up to :n plain jobs of a queue in the order (priority, run_at, id), starting behind the low-water mark.
 --
 -- The recursion hops from one priority to the next: within a priority the due jobs are one range, so a million
 -- jobs scheduled for next year in front of the due ones of a later priority are never read. The mark bounds the
@@ -78,7 +79,7 @@ with recursive level(priority) as (
     select :mark_priority::smallint
     union all
     select (select j.priority from forge.job j
-             where j.queue = :queue and j.status in ('pending', 'failed') and j.priority > level.priority
+             where j.queue = :queue and j.line is null and j.status in ('pending', 'failed') and j.priority > level.priority
              order by j.priority limit 1)
       from level where level.priority is not null
 )
@@ -87,7 +88,7 @@ update forge.job set status = 'in_progress', attempts = attempts + 1, claim = :c
     select due.ctid
       from level cross join lateral (
         select j.ctid from forge.job j
-         where j.queue = :queue and j.status in ('pending', 'failed') and j.priority = level.priority
+         where j.queue = :queue and j.line is null and j.status in ('pending', 'failed') and j.priority = level.priority
            and j.run_at <= now()
            and (j.run_at, j.id) > (case when level.priority = :mark_priority::smallint
                                         then :mark_run_at::timestamptz else '-infinity' end,
@@ -168,7 +169,7 @@ with t as (
       from verdict v
 ), back as (
     update forge.job j set status = v.status, run_at = v.run_at, attempts = v.attempts, crashes = v.crashes,
-                           errors = v.all_errors, claim = null, claimed_at = null, progress = null
+                           errors = v.all_errors, claim = null, claimed_at = null, progress = null, slot = null
       from noted v where j.id = v.id and j.id = any(:ids::uuid[]) and v.status in ('pending', 'failed')
 ), ended as (
     delete from forge.job j using noted v
@@ -274,9 +275,10 @@ delete from forge.offer where claim = any(:claims::bigint[]) returning claim
 with t as (
     select * from unnest(:ids::uuid[], :queues::text[], :kinds::text[], :payloads::text[], :priorities::smallint[],
                          :run_ats::float8[], :delays::float8[], :max_attempts::smallint[], :timeouts::int[],
-                         :dedupe_keys::text[], :unique_fors::int[], :keep_results::int[], :tags::text[])
+                         :dedupe_keys::text[], :unique_fors::int[], :keep_results::int[], :tags::text[], :lines::text[],
+                         :rate_limits::text[], :concurrency_keys::text[], :concurrencies::smallint[])
         with ordinality t(id, queue, kind, payload, priority, run_at, delay, max_attempts, timeout, dedupe_key,
-                          unique_for, keep_result, tags, n)
+                          unique_for, keep_result, tags, line, rate_limit, concurrency_key, concurrency, n)
 ), fresh as materialized (
     select * from t where not exists (select from forge.job j where j.id = t.id)
                       and not exists (select from forge.job_history h where h.id = t.id)
@@ -287,14 +289,19 @@ with t as (
     returning key, job_id
 ), stored as (
     insert into forge.job (id, queue, kind, payload, priority, run_at, max_attempts, timeout, dedupe_key, unique_for,
-                           keep_result, tags)
+                           keep_result, tags, line, rate_limit, concurrency_key, concurrency)
     select f.id, f.queue, f.kind, f.payload::json, f.priority,
            case when f.run_at is null then now() + make_interval(secs => f.delay) else to_timestamp(f.run_at) end,
-           f.max_attempts, f.timeout, f.dedupe_key, f.unique_for, f.keep_result, f.tags::text[]
+           f.max_attempts, f.timeout, f.dedupe_key, f.unique_for, f.keep_result, f.tags::text[], f.line, f.rate_limit,
+           f.concurrency_key, f.concurrency
       from fresh f
      where f.dedupe_key is null or exists (select from keyed k where k.key = f.dedupe_key and k.job_id = f.id)
     on conflict (id) do nothing
     returning id, queue
+), marked as (
+    insert into forge.line_queue (queue) select distinct f.queue from fresh f
+     where f.line is not null and not exists (select from forge.line_queue l where l.queue = f.queue) order by f.queue
+    on conflict do nothing
 ), woken as (
     select pg_notify('forge.wake', w.queue) from (select distinct queue from stored) w
       left join forge.queue q on q.name = w.queue where q.wake is not false
@@ -311,6 +318,16 @@ copy forge.job (id, queue, kind, payload, priority, max_attempts, timeout, keep_
 
 -- name: copy_jobs_timed
 copy forge.job (id, queue, kind, payload, priority, max_attempts, timeout, keep_result, tags, run_at) from stdin (format binary)
+
+-- The same with lines, and a queue of theirs is marked as one.
+-- name: copy_jobs_lined
+copy forge.job (id, queue, kind, payload, priority, max_attempts, timeout, keep_result, tags, run_at, line, rate_limit,
+                concurrency_key, concurrency) from stdin (format binary)
+
+-- name: mark_lines
+insert into forge.line_queue (queue) select w.queue from unnest(:queues::text[]) w(queue)
+ where not exists (select from forge.line_queue l where l.queue = w.queue) order by w.queue
+on conflict do nothing
 
 -- name: notify
 select pg_notify('forge.wake', w.queue) from unnest(:queues::text[]) w(queue)
@@ -369,25 +386,31 @@ update forge.job j set progress = json_build_object('percent', o.percent, 'messa
   from ours o where j.id = o.id and j.id = any(:ids::uuid[])
 
 -- Seconds until something may be claimed from these queues. Hops over priorities as the claim does: the first entry of each
--- is its earliest. A queue that cools down is not before that ends; a paused one is left out.
+-- is its earliest; of all lines together it is the first of an index of their own. A queue that cools down is not before that ends; a paused one is left out.
 -- name: next_due
 with recursive level(queue, priority) as (
-    select w.queue, (select j.priority from forge.job j where j.queue = w.queue and j.status in ('pending', 'failed')
+    select w.queue, (select j.priority from forge.job j where j.queue = w.queue and j.line is null and j.status in ('pending', 'failed')
                       order by j.priority limit 1)
       from unnest(:queues::text[]) w(queue)
     union all
     select l.queue, (select j.priority from forge.job j
-                      where j.queue = l.queue and j.status in ('pending', 'failed') and j.priority > l.priority
+                      where j.queue = l.queue and j.line is null and j.status in ('pending', 'failed') and j.priority > l.priority
                       order by j.priority limit 1)
       from level l where l.priority is not null
+), due(queue, run_at) as (
+    select l.queue, d.run_at from level l cross join lateral (
+        select j.run_at from forge.job j
+         where j.queue = l.queue and j.line is null and j.status in ('pending', 'failed') and j.priority = l.priority
+         order by j.run_at, j.id limit 1) d
+     where l.priority is not null
+    union all
+    select w.queue, d.run_at from unnest(:queues::text[]) w(queue) cross join lateral (
+        select j.run_at from forge.job j where j.queue = w.queue and j.line is not null and j.slot is null
+         order by j.run_at limit 1) d
 )
 select extract(epoch from min(greatest(due.run_at, q.throttled_until)) - now())::float8
-  from level l cross join lateral (
-    select j.run_at from forge.job j
-     where j.queue = l.queue and j.status in ('pending', 'failed') and j.priority = l.priority
-     order by j.run_at, j.id limit 1) due
-  left join forge.queue q on q.name = l.queue
- where l.priority is not null and q.paused is not true
+  from due left join forge.queue q on q.name = due.queue
+ where q.paused is not true
 
 -- name: serve_queues
 update forge.pod set queues = :queues::text[], capacity = :capacity::int where id = :pod::int
@@ -491,10 +514,12 @@ with past as materialized (
     returning h.*
 ), stored as (
     insert into forge.job (id, run_at, enqueued_at, timeout, unique_for, keep_result, priority, attempts, max_attempts,
-                           crashes, queue, kind, payload, dedupe_key, tags, errors)
+                           crashes, queue, kind, payload, dedupe_key, tags, errors, line, rate_limit, concurrency_key,
+                           concurrency)
     select id, now(), enqueued_at, timeout, unique_for, keep_result, priority,
            case when :reset::boolean then 0 else attempts end, max_attempts,
-           case when :reset::boolean then 0 else crashes end, queue, kind, payload, dedupe_key, tags, errors
+           case when :reset::boolean then 0 else crashes end, queue, kind, payload, dedupe_key, tags, errors, line, rate_limit,
+           concurrency_key, concurrency
       from taken
     returning id, queue
 ), waiting as materialized (
@@ -634,7 +659,7 @@ select term from forge.leader where term = :term::bigint and holder is not null 
 
 -- part: schedule_columns
 s.name, s.expression, s.kind, s.payload, s.timezone, s.queue, s.priority, s.max_attempts, s.timeout, s.keep_result, s.dedupe_key,
-s.unique_for, s.tags, s.catch_up, s.jitter, s.source, s.paused, s.disabled, s.next_at, s.last_slot, s.last_job, s.last_skipped, s.revision
+s.unique_for, s.tags, s.catch_up, s.jitter, s.source, s.line, s.paused, s.disabled, s.next_at, s.last_slot, s.last_job, s.last_skipped, s.revision
 
 -- Nothing here may wait for long: whoever holds a schedule's row is another leader's firing.
 -- name: be_brief
@@ -658,26 +683,26 @@ select {schedule_columns}, (select min(a.next_at) from forge.schedule a where no
 -- its next slot is found anew.
 -- name: put_schedule
 insert into forge.schedule as s (name, expression, kind, payload, timezone, queue, priority, max_attempts, timeout, keep_result,
-                                 dedupe_key, unique_for, tags, catch_up, jitter, source, disabled, next_at)
+                                 dedupe_key, unique_for, tags, catch_up, jitter, source, line, disabled, next_at)
 values (:name, :expression, :kind, :payload::text::json, :timezone, :queue, :priority::smallint, :max_attempts::smallint,
-        :timeout::int, :keep_result::int, :dedupe_key::text, :unique_for::int, :tags::text[], :catch_up, :jitter::float8, :source,
+        :timeout::int, :keep_result::int, :dedupe_key::text, :unique_for::int, :tags::text[], :catch_up, :jitter::float8, :source, :line::text::json,
         :disabled::text, :next_at::timestamptz)
 on conflict (name) do update set
     expression = excluded.expression, kind = excluded.kind, payload = excluded.payload, timezone = excluded.timezone,
     queue = excluded.queue, priority = excluded.priority, max_attempts = excluded.max_attempts, timeout = excluded.timeout,
     keep_result = excluded.keep_result, dedupe_key = excluded.dedupe_key, unique_for = excluded.unique_for, tags = excluded.tags,
-    catch_up = excluded.catch_up, jitter = excluded.jitter, source = excluded.source, revision = s.revision + 1,
+    catch_up = excluded.catch_up, jitter = excluded.jitter, source = excluded.source, line = excluded.line, revision = s.revision + 1,
     disabled = case when (s.expression, s.timezone) = (excluded.expression, excluded.timezone) then s.disabled
                     else excluded.disabled end,
     next_at = case when (s.expression, s.timezone) = (excluded.expression, excluded.timezone) then s.next_at
                    else excluded.next_at end
  where s.source = any(:over::text[])
    and (s.expression, s.kind, s.payload::text, s.timezone, s.queue, s.priority, s.max_attempts, s.timeout, s.keep_result,
-        s.dedupe_key, s.unique_for, s.tags, s.catch_up, s.jitter, s.source)
+        s.dedupe_key, s.unique_for, s.tags, s.catch_up, s.jitter, s.source, s.line::text)
        is distinct from
        (excluded.expression, excluded.kind, excluded.payload::text, excluded.timezone, excluded.queue, excluded.priority,
         excluded.max_attempts, excluded.timeout, excluded.keep_result, excluded.dedupe_key, excluded.unique_for, excluded.tags,
-        excluded.catch_up, excluded.jitter, excluded.source)
+        excluded.catch_up, excluded.jitter, excluded.source, excluded.line::text)
 returning name
 
 -- name: lock_schedules
@@ -737,7 +762,7 @@ select q.name, q.max_workers, q.paused, q.name = any(me.queues), s.workers, s.ap
        case when s.workers is null or not r.rivals
             then (select count(*) from forge.pod o
                    where o.id <> me.id and o.reaped_at is null and o.capacity > 0 and q.name = any(o.queues))
-            else 0 end, r.rivals
+            else 0 end, r.rivals, exists (select from forge.line_queue l where l.queue = q.name)
   from forge.queue q
   left join forge.share s on s.pod = me.id and s.queue = q.name
  cross join lateral (
@@ -789,16 +814,19 @@ select t.pod, t.queue, t.workers, :term::bigint
   from told t join live on live.id = t.pod where t.workers is not null order by t.pod, t.queue
 on conflict (pod, queue) do update set workers = excluded.workers, term = excluded.term
 
--- Queues that no live pod serves, and whether jobs wait in them. Hops from queue to queue along the claim's index.
+-- Queues that no live pod serves, and whether jobs wait in them. Hops from queue to queue along the claim's indexes.
 -- name: undeclared_queues
 with recursive hop(queue) as (
-    (select queue from forge.job where status in ('pending', 'failed') order by queue limit 1)
+    (select queue from forge.job where line is null and status in ('pending', 'failed') order by queue limit 1)
     union all
-    select (select j.queue from forge.job j where j.status in ('pending', 'failed') and j.queue > hop.queue
+    select (select j.queue from forge.job j where j.line is null and j.status in ('pending', 'failed') and j.queue > hop.queue
              order by j.queue limit 1)
       from hop where hop.queue is not null
 ), waiting as materialized (
     select queue from hop where queue is not null
+    union
+    select l.queue from forge.line_queue l cross join lateral (
+        select from forge.job j where j.queue = l.queue and j.line is not null and j.slot is null limit 1) w
 )
 select n.queue, exists (select from waiting w where w.queue = n.queue)
   from (select queue from waiting union select name from forge.queue) n
@@ -897,3 +925,119 @@ select f.scope, f.capacity, f.refill_per_sec, f.there,
        (select coalesce(json_agg(json_build_array(l.pod, l.tokens) order by l.pod), '[]')
           from forge.budget_lease l where l.scope = f.scope and l.until > f.now)
   from ({filled}) f order by f.scope
+
+-- -- lines -------------------------------------------------------------------------------------------------------
+
+-- name: line_queues
+select queue from forge.line_queue
+
+-- Pods take turns at the lines of a queue: the next statement sees what the one before has claimed.
+-- name: lock_lines
+select pg_advisory_xact_lock(hashtextextended('forge.lines ' || :queue::text, 0))
+
+-- A step of the walk in claim_lines: the first waiting job of the next line, or of the next priority in the same line.
+-- part: line_head
+select j.line, j.priority, j.run_at, j.rate_limit, j.concurrency_key, j.concurrency from forge.job j
+                where j.queue = :queue and j.line is not null and j.slot is null
+
+-- Claim up to :n jobs of lines, behind lock_lines in the same transaction.
+--
+-- All jobs of a line share their budget and their concurrency key, so a line is open or closed as a whole. The ring walks
+-- along the index from line to line, starting behind the line where the last claim ended, to :last_line, which is once around
+-- at most, and :most steps at most (a step is one priority of one line: the due jobs of each are one range). A line's name begins with its
+-- budget and its key: where one of these is closed, the walk goes on behind all lines that share it.
+-- Open lines with due jobs get even shares of :n, in rounds: the first job of each line, the second of each and so on. Those of
+-- one key get its free slots in that order, and those of one budget its tokens, so that neither is given twice.
+-- The answer has one row at least: where the next claim starts, whether the walk came around, which budgets were empty,
+-- whether any line was closed, how many had due jobs, and then the claim and its budget, or nulls.
+-- `offset 0` has each of these found once a step, and not once for each time that it is named.
+-- The next claim starts before the first line that was open and got nothing, for which there was no room; else behind the last open one.
+-- name: claim_lines
+with recursive gate as materialized (
+    select from (select) one
+     where (select not q.paused and coalesce(q.throttled_until <= now(), true) from forge.queue q where q.name = :queue)
+           is not false
+       and exists (select from forge.pod where id = :claim::bigint >> 32 and reaped_at is null for key share)
+       and (select j.run_at from forge.job j where j.queue = :queue and j.line is not null and j.slot is null
+             order by j.run_at limit 1) <= now()
+       and (not :unsynced::boolean or (select set_config('synchronous_commit', 'off', true)) = 'off')
+), ring(i, line, priority, wrapped, next_line, next_priority, scope, tokens, key, most, free, open, due) as (
+    select 0, :after_line::text collate "C", :after_priority::smallint,
+           (:after_line::text collate "C", :after_priority::smallint) < (:last_line::text, :last_priority::smallint),
+           :after_line::text collate "C", :after_priority::smallint, null::text collate "C", 0, null::text collate "C", null::smallint, null::int[], false, false
+      from gate
+    union all
+    select r.i + 1, h.line, h.priority, r.wrapped or h.over,
+           case when o.open then h.line
+                when t.tokens = 0 then split_part(h.line, '|', 1) || '}'
+                else split_part(h.line, '|', 1) || '|' || split_part(h.line, '|', 2) || '}' end,
+           case when o.open then h.priority else 32767::smallint end,
+           h.rate_limit, t.tokens, h.concurrency_key, h.concurrency, k.free, o.open, o.open and h.run_at <= now()
+      from ring r
+     cross join lateral (
+        select n.*, false as over from ({line_head}
+                  and not r.wrapped and (j.line, j.priority) > (r.next_line, r.next_priority)
+                order by j.line, j.priority, j.run_at, j.id limit 1) n
+        union all
+        select n.*, false from ({line_head}
+                  and r.wrapped and (j.line, j.priority) > (r.next_line, r.next_priority)
+                  and (j.line, j.priority) <= (:last_line::text, :last_priority::smallint)
+                order by j.line, j.priority, j.run_at, j.id limit 1) n
+        union all
+        select n.*, true from ({line_head}
+                  and not r.wrapped and (j.line, j.priority) <= (:last_line::text, :last_priority::smallint)
+                order by j.line, j.priority, j.run_at, j.id limit 1) n
+        limit 1) h
+     cross join lateral (
+        select case when h.rate_limit is null or :unbounded::boolean then :n::int
+                    else coalesce((select b.tokens from unnest(:scopes::text[], :allowed::int[]) b(scope, tokens)
+                                    where b.scope = h.rate_limit limit 1), 0) end as tokens offset 0) t
+     cross join lateral (
+        select case when h.concurrency_key is null then null
+                    when h.concurrency_key = r.key and h.concurrency = r.most then r.free
+                    else (select array(select s from generate_series(1, h.concurrency::int) s where s <> all(g.slots)
+                                        limit greatest(h.concurrency - cardinality(g.slots), 0))
+                            from (select array(select s.slot::int from forge.job s
+                                                where s.concurrency_key = h.concurrency_key and s.slot > 0) as slots offset 0) g)
+                    end as free offset 0) k
+     cross join lateral (select t.tokens > 0 and coalesce(cardinality(k.free) > 0, true) as open offset 0) o
+     where r.i < :most::int
+), part as materialized (
+    select r.*, s.share from ring r
+     cross join (select ceil(:n::float8 / greatest(count(distinct line), 1))::int as share from ring where due) s
+     where r.due
+), found as materialized (
+    select p.i, p.line, p.scope, p.tokens, p.key, p.free, p.share, d.address, d.priority,
+           row_number() over (partition by p.line order by d.priority, d.run_at, d.id) as round
+      from part p cross join lateral (
+        select j.ctid as address, j.priority, j.run_at, j.id from forge.job j
+         where j.queue = :queue and j.line is not null and j.slot is null and j.line = p.line and j.priority = p.priority
+           and j.run_at <= now() and j.status in ('pending', 'failed')
+         order by j.run_at, j.id limit least(p.share, p.tokens, cardinality(p.free))
+         for update skip locked) d
+), ranked as (
+    select f.*, row_number() over (partition by f.key order by f.round, f.priority, f.i) as of_key,
+           row_number() over (partition by f.scope order by f.round, f.priority, f.i) as of_scope
+      from found f where f.round <= f.share
+), chosen as materialized (
+    select r.address, r.i, r.line, r.scope, r.round, r.priority, coalesce(r.free[r.of_key], 0) as slot
+      from ranked r where (r.key is null or r.of_key <= cardinality(r.free)) and (r.scope is null or r.of_scope <= r.tokens)
+     order by r.round, r.priority, r.i limit :n::bigint
+), claimed as (
+    update forge.job j set status = 'in_progress', attempts = j.attempts + 1, claim = :claim::bigint, claimed_at = now(),
+                           slot = c.slot
+      from chosen c where j.ctid = c.address
+    returning j.priority, j.run_at, j.id, j.kind, j.payload, j.attempts, j.max_attempts, j.timeout, j.keep_result,
+              j.dedupe_key, c.scope, c.round, c.i
+), last as (
+    select coalesce((select min(f.i) - 1 from found f where f.line not in (select line from chosen)),
+                    case when max(r.i) < :most::int then max(r.i) filter (where r.open or r.i = 0) else max(r.i) end) as i,
+           coalesce(max(r.i) < :most::int, true) as around,
+           array_agg(distinct r.scope) filter (where r.scope is not null and r.tokens = 0) as empty,
+           coalesce(bool_or(r.i > 0 and not r.open), false) as closed
+      from ring r
+)
+select r.line, r.priority, l.around, l.empty, l.closed, (select count(distinct line) from found)::int, c.priority, c.run_at, c.id,
+       c.kind, c.payload, c.attempts, c.max_attempts, c.timeout, c.keep_result, c.dedupe_key, c.scope
+  from last l left join ring r on r.i = l.i left join claimed c on true
+ order by c.round, c.priority, c.i

@@ -13,7 +13,7 @@ priority, run_at, id, kind, payload, attempts, max_attempts, timeout, keep_resul
 
 -- part: job_columns
 id, queue, kind, status, payload, priority, attempts, max_attempts, crashes, timeout, run_at, enqueued_at, claimed_at,
-dedupe_key, unique_for, keep_result, tags, errors, cancel_requested_at, claim >> 32
+dedupe_key, unique_for, keep_result, tags, errors, cancel_requested_at, claim >> 32, line, rate_limit, concurrency_key, concurrency
 
 -- part: filter
 id < :before
@@ -24,7 +24,7 @@ id < :before
 
 -- part: kept
 id, run_at, enqueued_at, claimed_at, cancel_requested_at, claim, timeout, unique_for, keep_result, priority, attempts,
-max_attempts, queue, kind, payload, dedupe_key, tags
+max_attempts, queue, kind, payload, dedupe_key, tags, line, rate_limit, concurrency_key, concurrency
 
 -- part: batch
 json_each(:tokens) t cross join job j on j.id = substr(:ids, t.key * 16 + 1, 16) and +j.claim = t.value
@@ -37,12 +37,12 @@ retain_dead_days, throttle_attempts, throttled_until
 -- scheduled for next year in front of the due ones of a later priority are never read.
 -- name: next_priority
 select priority from job indexed by job_claim
- where queue = :queue and status in ('pending', 'failed') and priority > :priority order by priority limit 1
+ where queue = :queue and line is null and status in ('pending', 'failed') and priority > :priority order by priority limit 1
 
 -- The same for a claim: none for a pod that is no more, or of a queue that is paused or cools down.
 -- part: level
 select priority from job indexed by job_claim
- where queue = :queue and status in ('pending', 'failed') and priority > :priority
+ where queue = :queue and line is null and status in ('pending', 'failed') and priority > :priority
    and exists (select 1 from pod where id = :pod)
    and not exists (select 1 from queue where name = :queue and (paused or throttled_until > :now))
  order by priority limit 1
@@ -50,13 +50,13 @@ select priority from job indexed by job_claim
 -- name: next_claimable
 {level}
 
--- Claim up to :n due jobs of the next priority after :priority that has any. There is no low-water mark here: SQLite takes a claimed job out of the index
+-- Claim up to :n due plain jobs of the next priority after :priority that has any. There is no low-water mark here: SQLite takes a claimed job out of the index
 -- at once, so a scan from the start never meets a dead entry. Rows are found again by rowid: by id it took 1 µs a job more.
 -- name: claim
 update job set status = 'in_progress', attempts = attempts + 1, claim = :token, claimed_at = :now
  where rowid in (
     select rowid from job indexed by job_claim
-     where queue = :queue and status in ('pending', 'failed') and priority = ({level}) and run_at <= :now
+     where queue = :queue and line is null and status in ('pending', 'failed') and priority = ({level}) and run_at <= :now
      order by run_at, id limit :n)
 returning {claim_columns}
 
@@ -92,7 +92,7 @@ select attempts, max_attempts, crashes, cancel_requested_at is not null, errors,
 
 -- name: give_back
 update job set status = :status, run_at = :run_at, attempts = :attempts, crashes = :crashes, errors = :errors, claim = null,
-               claimed_at = null, progress = null
+               claimed_at = null, progress = null, slot = null
  where id = :id
 
 -- name: refund
@@ -143,6 +143,18 @@ select :id, :queue, :kind, :payload, :priority, :run_at, :now, :max_attempts, :t
  where not exists (select 1 from job_history where id = :id)
 on conflict (id) do nothing
 
+-- The same for one in a line, whose queue is marked as having lines.
+-- name: insert_lined_job
+insert into job (id, queue, kind, payload, priority, run_at, enqueued_at, max_attempts, timeout, dedupe_key, unique_for,
+                 keep_result, tags, line, rate_limit, concurrency_key, concurrency)
+select :id, :queue, :kind, :payload, :priority, :run_at, :now, :max_attempts, :timeout, :dedupe_key, :unique_for,
+       :keep_result, :tags, :line, :rate_limit, :concurrency_key, :concurrency
+ where not exists (select 1 from job_history where id = :id)
+on conflict (id) do nothing
+
+-- name: mark_lines
+insert into line_queue (queue) values (:queue) on conflict do nothing
+
 -- Answers a row if the key was won: it was free, or kept for a job that ended long enough ago.
 -- name: take_key
 insert into job_key (key, job_id)
@@ -180,7 +192,12 @@ update job set progress = :progress where id = :id and +claim = :token
 -- The earliest job of one priority; see next_priority.
 -- name: first_due
 select run_at from job indexed by job_claim
- where queue = :queue and status in ('pending', 'failed') and priority = :priority order by run_at, id limit 1
+ where queue = :queue and line is null and status in ('pending', 'failed') and priority = :priority order by run_at, id limit 1
+
+-- The earliest job of all lines.
+-- name: first_lined_due
+select run_at from job indexed by job_line_due
+ where queue = :queue and line is not null and status in ('pending', 'failed') order by run_at limit 1
 
 -- name: standing
 select paused, throttled_until from queue where name = :queue
@@ -240,9 +257,9 @@ on conflict (key) do update set job_id = excluded.job_id, held_until = null
 
 -- name: revive_job
 insert into job (id, run_at, enqueued_at, timeout, unique_for, keep_result, priority, attempts, max_attempts, crashes, queue,
-                 kind, payload, dedupe_key, tags, errors)
+                 kind, payload, dedupe_key, tags, errors, line, rate_limit, concurrency_key, concurrency)
 select id, :now, enqueued_at, timeout, unique_for, keep_result, priority, iif(:reset, 0, attempts), max_attempts,
-       iif(:reset, 0, crashes), queue, kind, payload, dedupe_key, tags, errors
+       iif(:reset, 0, crashes), queue, kind, payload, dedupe_key, tags, errors, line, rate_limit, concurrency_key, concurrency
   from job_history where id = :id
 
 -- name: hurry
@@ -358,7 +375,7 @@ select term from leader where term = :term and holder is not null
 
 -- part: schedule_columns
 s.name, s.expression, s.kind, s.payload, s.timezone, s.queue, s.priority, s.max_attempts, s.timeout, s.keep_result, s.dedupe_key,
-s.unique_for, s.tags, s.catch_up, s.jitter, s.source, s.paused, s.disabled, s.next_at, s.last_slot, s.last_job, s.last_skipped, s.revision
+s.unique_for, s.tags, s.catch_up, s.jitter, s.source, s.line, s.paused, s.disabled, s.next_at, s.last_slot, s.last_job, s.last_skipped, s.revision
 
 -- name: schedules
 select {schedule_columns} from schedule s order by s.name
@@ -378,23 +395,23 @@ select {schedule_columns}, (select min(a.next_at) from schedule a where not a.pa
 -- its next slot is found anew.
 -- name: put_schedule
 insert into schedule as s (name, expression, kind, payload, timezone, queue, priority, max_attempts, timeout, keep_result,
-                           dedupe_key, unique_for, tags, catch_up, jitter, source, disabled, next_at)
+                           dedupe_key, unique_for, tags, catch_up, jitter, source, line, disabled, next_at)
 values (:name, :expression, :kind, :payload, :timezone, :queue, :priority, :max_attempts, :timeout, :keep_result, :dedupe_key,
-        :unique_for, :tags, :catch_up, :jitter, :source, :disabled, :next_at)
+        :unique_for, :tags, :catch_up, :jitter, :source, :line, :disabled, :next_at)
 on conflict (name) do update set
     expression = excluded.expression, kind = excluded.kind, payload = excluded.payload, timezone = excluded.timezone,
     queue = excluded.queue, priority = excluded.priority, max_attempts = excluded.max_attempts, timeout = excluded.timeout,
     keep_result = excluded.keep_result, dedupe_key = excluded.dedupe_key, unique_for = excluded.unique_for, tags = excluded.tags,
-    catch_up = excluded.catch_up, jitter = excluded.jitter, source = excluded.source, revision = s.revision + 1,
+    catch_up = excluded.catch_up, jitter = excluded.jitter, source = excluded.source, line = excluded.line, revision = s.revision + 1,
     disabled = iif((s.expression, s.timezone) = (excluded.expression, excluded.timezone), s.disabled, excluded.disabled),
     next_at = iif((s.expression, s.timezone) = (excluded.expression, excluded.timezone), s.next_at, excluded.next_at)
  where s.source in (select value from json_each(:over))
    and (s.expression, s.kind, s.payload, s.timezone, s.queue, s.priority, s.max_attempts, s.timeout, s.keep_result,
-        s.dedupe_key, s.unique_for, s.tags, s.catch_up, s.jitter, s.source)
+        s.dedupe_key, s.unique_for, s.tags, s.catch_up, s.jitter, s.source, s.line)
        is not
        (excluded.expression, excluded.kind, excluded.payload, excluded.timezone, excluded.queue, excluded.priority,
         excluded.max_attempts, excluded.timeout, excluded.keep_result, excluded.dedupe_key, excluded.unique_for, excluded.tags,
-        excluded.catch_up, excluded.jitter, excluded.source)
+        excluded.catch_up, excluded.jitter, excluded.source, excluded.line)
 returning name
 
 -- name: lock_schedules
@@ -449,7 +466,8 @@ select q.name, q.max_workers, q.paused, exists (select 1 from json_each(me.queue
        s.applied, s.running,
        (select count(*) from pod o where o.id <> me.id and o.capacity > 0
            and exists (select 1 from json_each(o.queues) where value = q.name)),
-       exists (select 1 from share o where o.queue = q.name and o.pod <> me.id)
+       exists (select 1 from share o where o.queue = q.name and o.pod <> me.id),
+       exists (select 1 from line_queue l where l.queue = q.name)
   from pod me cross join queue q left join share s on s.pod = me.id and s.queue = q.name
  where me.id = :pod and (s.pod is not null or q.name in (select value from json_each(:queues)))
 
@@ -478,14 +496,20 @@ delete from share where pod = :pod and queue = :queue
 
 -- name: undeclared_queues
 with recursive hop(queue) as (
-    select (select queue from job indexed by job_claim where status in ('pending', 'failed') order by queue limit 1)
+    select (select queue from job indexed by job_claim where line is null and status in ('pending', 'failed') order by queue limit 1)
     union all
-    select (select j.queue from job j indexed by job_claim where j.status in ('pending', 'failed') and j.queue > hop.queue
-             order by j.queue limit 1)
+    select (select j.queue from job j indexed by job_claim
+             where j.line is null and j.status in ('pending', 'failed') and j.queue > hop.queue order by j.queue limit 1)
       from hop where hop.queue is not null
+), waiting(queue) as (
+    select queue from hop where queue is not null
+    union
+    select l.queue from line_queue l where exists (
+        select 1 from job j indexed by job_line_due
+         where j.queue = l.queue and j.line is not null and j.status in ('pending', 'failed'))
 )
-select n.queue, exists (select 1 from hop h where h.queue = n.queue)
-  from (select queue from hop where queue is not null union select name from queue) n
+select n.queue, exists (select 1 from waiting w where w.queue = n.queue)
+  from (select queue from waiting union select name from queue) n
  where not exists (select 1 from pod p, json_each(p.queues) e where e.value = n.queue) order by n.queue
 
 -- -- budgets -----------------------------------------------------------------------------------------------------
@@ -528,3 +552,41 @@ update budget set declared_capacity = :capacity, declared_refill = :refill where
 
 -- name: drain_budget
 update budget set tokens = 0, at = :now, drains = drains + 1 where scope = :scope
+
+-- -- lines -------------------------------------------------------------------------------------------------------
+
+-- name: line_queues
+select queue from line_queue
+
+-- Whether any job of a line may be claimed now; see PostgreSQL's claim_lines, whose steps these are.
+-- name: lines_open
+select 1 where exists (select 1 from pod where id = :pod)
+   and not exists (select 1 from queue where name = :queue and (paused or throttled_until > :now))
+   and exists (select 1 from job indexed by job_line_due where queue = :queue and line is not null
+                  and status in ('pending', 'failed') and run_at <= :now)
+
+-- The first waiting job of the next priority in the same line, or of the next line. Not as one comparison of both columns,
+-- for which SQLite would read the rest of the line.
+-- name: next_head
+select * from (
+    select line, priority, run_at, rate_limit, concurrency_key, concurrency from job indexed by job_line
+     where queue = :queue and line is not null and status in ('pending', 'failed') and line = :line and priority > :priority
+     order by priority, run_at, id limit 1)
+union all
+select * from (
+    select line, priority, run_at, rate_limit, concurrency_key, concurrency from job indexed by job_line
+     where queue = :queue and line is not null and status in ('pending', 'failed') and line > :line
+     order by line, priority, run_at, id limit 1)
+limit 1
+
+-- name: slots_taken
+select slot from job indexed by job_slot where concurrency_key = :key and slot > 0
+
+-- name: due_in_line
+select rowid from job indexed by job_line
+ where queue = :queue and line = :line and line is not null and status in ('pending', 'failed') and priority = :priority
+   and run_at <= :now order by run_at, id limit :n
+
+-- name: claim_in_line
+update job set status = 'in_progress', attempts = attempts + 1, claim = :token, claimed_at = :now, slot = :slot
+ where rowid = :row returning {claim_columns}

@@ -30,12 +30,18 @@ create table forge.job (
     attempts            smallint not null default 0,
     max_attempts        smallint not null default 5,
     crashes             smallint not null default 0,
+    concurrency         smallint,            -- how many claims of its concurrency_key there may be
+    -- Of a job in a line, while it is claimed: which of those claims this one is, or 0 if it has no such key.
+    slot                smallint check (slot is null or status = 'in_progress'),
     queue               text collate "C" not null,
     kind                text collate "C" not null,
     payload             json not null,
     dedupe_key          text collate "C",
     tags                text[],
-    errors              jsonb
+    errors              jsonb,
+    line                text collate "C",    -- null: a plain job, which waits for nothing but its turn
+    rate_limit          text collate "C",
+    concurrency_key     text collate "C"
 ) with (
     -- A claim writes a second version of the row beside the first: half-filled pages keep it on the same page, which
     -- logs only what changed (1,171 bytes of WAL a job instead of 1,370, from insert to history).
@@ -51,7 +57,13 @@ create table forge.job (
 -- version of a claimed row stays on its page and no index is touched (10 µs a claimed job became 5.5). The price: claimed
 -- jobs stay in the index until they end, and a scan from the start reads past them; and who looks for all claims of a
 -- pod, which happens when one has died, reads the whole table.
-create index job_claim on forge.job (queue, priority, run_at, id);
+create index job_claim on forge.job (queue, priority, run_at, id) where line is null;
+-- Jobs in lines, which wait in one of their own: see claim_lines. Plain jobs are in none of these, and a plain claim changes
+-- none of their columns. A claim in a line sets `slot`, and so does leave the first two: what runs is not read past.
+create index job_line on forge.job (queue, line, priority, run_at, id) where line is not null and slot is null;
+create index job_line_due on forge.job (queue, run_at) where line is not null and slot is null;
+-- Why a limit holds whatever anybody does: no two claims of a key have the same slot.
+create unique index job_slot on forge.job (concurrency_key, slot) where slot > 0;
 -- What an owner polls; empty but for jobs that somebody is cancelling.
 create index job_cancel on forge.job (cancel_requested_at) where cancel_requested_at is not null;
 
@@ -72,13 +84,17 @@ create table forge.job_history (
     attempts     smallint not null,
     max_attempts smallint not null,
     crashes      smallint not null,
+    concurrency  smallint,
     queue        text collate "C" not null,
     kind         text collate "C" not null,
     payload      json not null,
     dedupe_key   text collate "C",
     tags         text[],
     errors       jsonb,
-    result       json
+    result       json,
+    line         text collate "C",
+    rate_limit   text collate "C",
+    concurrency_key text collate "C"
 ) with (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_insert_scale_factor = 0.2);
 
 -- No index on finished_at: retention walks the primary key, whose ids begin with the time (2 µs a job less).

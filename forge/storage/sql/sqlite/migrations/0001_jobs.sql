@@ -28,16 +28,27 @@ create table job (
     attempts            integer not null default 0,
     max_attempts        integer not null default 5,
     crashes             integer not null default 0,
+    concurrency         integer,             -- how many claims of its concurrency_key there may be
+    -- Of a job in a line, while it is claimed: which of those claims this one is, or 0 if it has no such key.
+    slot                integer check (slot is null or status = 'in_progress'),
     queue               text not null,
     kind                text not null,
     payload             text not null check (json_valid(payload)),
     dedupe_key          text,
     tags                text,
-    errors              text
+    errors              text,
+    line                text,                -- null: a plain job, which waits for nothing but its turn
+    rate_limit          text,
+    concurrency_key     text
 ) strict;
 
 -- The claim. Status stands in the predicate, never in the key: a claimed job leaves the index.
-create index job_claim on job (queue, priority, run_at, id) where status in ('pending', 'failed');
+create index job_claim on job (queue, priority, run_at, id) where line is null and status in ('pending', 'failed');
+-- Jobs in lines, which wait in one of their own.
+create index job_line on job (queue, line, priority, run_at, id) where line is not null and status in ('pending', 'failed');
+create index job_line_due on job (queue, run_at) where line is not null and status in ('pending', 'failed');
+-- Why a limit holds whatever anybody does: no two claims of a key have the same slot.
+create unique index job_slot on job (concurrency_key, slot) where slot > 0;
 -- Whose claims are whose: a pod's are one range.
 create index job_claimed on job (claim) where claim is not null;
 -- What an owner polls; empty but for jobs that somebody is cancelling.
@@ -60,13 +71,17 @@ create table job_history (
     attempts     integer not null,
     max_attempts integer not null,
     crashes      integer not null,
+    concurrency  integer,
     queue        text not null,
     kind         text not null,
     payload      text not null,
     dedupe_key   text,
     tags         text,
     errors       text,
-    result       text check (result is null or json_valid(result))
+    result       text check (result is null or json_valid(result)),
+    line         text,
+    rate_limit   text,
+    concurrency_key text
 ) strict;
 
 -- Retention walks this; rows come in its order, so the last page takes every insert.

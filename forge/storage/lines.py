@@ -1,0 +1,169 @@
+"""Jobs in lines: limits on how many run at once, budgets, and turns between those who would take it all.
+
+A job belongs to a line if it has a concurrency key, a partition or a budget; every job of a line has the same ones,
+so a line is open or closed as a whole. Lines of a queue take turns, and its plain jobs take theirs as one more line.
+Within a line jobs go by (priority, run_at, id).
+
+How many claims of a key there are is nowhere counted: each has a slot, a number from 1 to the limit, in its own row,
+and no two may have the same. So no path on which a claim ends can keep its slot, and none can go beyond the limit.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from forge.errors import DatabaseError
+from forge.job import Claim
+from forge.storage.low_water import LowWater
+
+if TYPE_CHECKING:
+    from forge.storage.contract import Incarnation, Storage
+
+__all__ = ["FIRST", "Lines", "Taken", "Turn", "Turns", "claim_in_turn", "steps_for"]
+
+# Steps of one claim along its lines. A step is two looks into an index; a claim of few jobs looks at some lines all the
+# same, to find the best priority among them.
+LEAST_STEPS, MOST_STEPS = 32, 256
+ROUNDS = 8  # statements that one claim is made of at most; whoever wants more asks again
+
+Place = tuple[str, int]  # a line, and a priority in it
+FIRST: Place = ("", -32_768)  # before all lines
+
+
+class Turns:
+    """Whose turn it is at the next claim of a queue, and what the last one met. Each dispatcher keeps one per queue."""
+
+    __slots__ = ("after", "closed", "origin", "owed", "scopes", "seen")
+
+    def __init__(self) -> None:
+        self.after = FIRST  # the next walk starts behind it,
+        self.origin = FIRST  # and has come around when it is here: since then nothing was found
+        self.closed = False  # a line could not go on: for want of a slot, or of tokens
+        self.scopes: frozenset[str] = frozenset()  # budgets that lines of this queue want tokens of
+        self.seen = 1  # lines with due jobs
+        self.owed = 0.0  # jobs that the plain ones may have before the others
+
+    def plain_share(self, n: int) -> int:
+        """Of n jobs that can be claimed, how many the plain ones may have first: those of one line among others."""
+        self.owed = min(self.owed + n / (self.seen + 1), float(n))
+        return int(self.owed)
+
+    def plain_got(self, asked: int, got: int) -> None:
+        """So many of them came. Who has nothing waiting saves nothing up."""
+        self.owed = self.owed - got if got == asked else 0.0
+
+    def start_over(self) -> None:
+        """Something has changed: lines that were closed may be open."""
+        self.origin = self.after
+
+    def note(self, turn: Turn) -> None:
+        """A walk has ended."""
+        self.after = turn.after or self.after
+        if turn.claims or turn.around:
+            self.origin = self.after
+        self.scopes |= turn.empty | turn.spent.keys()
+        self.closed |= turn.closed
+        self.seen = max(self.seen, turn.seen)
+
+
+class Turn(NamedTuple):
+    """What one walk along lines came to."""
+
+    claims: list[Claim]
+    spent: Mapping[str, int]  # tokens by budget
+    after: Place | None  # where the next one starts; None: where this one did
+    around: bool  # it saw all lines that it had to
+    empty: frozenset[str]  # budgets without a token that lines want one of
+    closed: bool  # some line could not go on
+    seen: int  # lines with due jobs
+
+
+class Taken(NamedTuple):
+    """What a claim of lines came to."""
+
+    claims: list[Claim]
+    spent: dict[str, int]  # tokens by budget
+    more: bool  # there may be more, or not all lines have been looked at
+
+    def add(self, turn: Turn, left: dict[str, int] | None) -> None:
+        """What one more walk has brought; what it has spent is no longer left."""
+        self.claims.extend(turn.claims)
+        for scope, tokens in turn.spent.items():
+            self.spent[scope] = self.spent.get(scope, 0) + tokens
+            if left is not None:
+                left[scope] -= tokens
+
+
+class Lines(abc.ABC):
+    """A storage's verbs about lines: `storage.lines`."""
+
+    def claim(
+        self, who: Incarnation, queue: str, n: int, turns: Turns | None = None, allowed: Mapping[str, int] | None = None
+    ) -> Taken:
+        """Claim up to n due jobs of a queue's lines, each line its share, in order (priority, run_at, id) within each.
+
+        Lines with a budget get as many as `allowed` has tokens for, and none of a budget that it does not name; without
+        it budgets are not heeded. None while the queue is paused or cooling down."""
+        turns = turns if turns is not None else Turns()
+        left = None if allowed is None else dict(allowed)
+        found = Taken([], {}, True)
+        turns.closed, turns.seen = False, 1
+        for _ in range(ROUNDS):
+            try:
+                turn = self._turn(who, queue, n - len(found.claims), (turns.after, turns.origin), left)
+            except DatabaseError:
+                if found.claims:  # they are ours: whoever asks next will hear of it
+                    return found
+                raise
+            found.add(turn, left)
+            turns.note(turn)
+            if len(found.claims) >= n:
+                return found
+            if turn.around and not turn.claims:
+                return found._replace(more=False)
+        return found
+
+    @abc.abstractmethod
+    def queues(self) -> set[str]:
+        """Queues in which there are, or have been, jobs in lines."""
+
+    @abc.abstractmethod
+    def _turn(
+        self, who: Incarnation, queue: str, n: int, way: tuple[Place, Place], allowed: Mapping[str, int] | None
+    ) -> Turn:
+        """One walk of at most `steps_for(n)` steps, in a transaction of its own: from behind one place to the other,
+        past the end of all lines if that is before; once around if they are the same."""
+
+
+def steps_for(n: int) -> int:
+    """How far a claim of n jobs walks along lines."""
+    return min(max(n, LEAST_STEPS), MOST_STEPS)
+
+
+def claim_in_turn(
+    storage: Storage,
+    who: Incarnation,
+    queue: str,
+    n: int,
+    water: LowWater,
+    turns: Turns,
+    allowed: Mapping[str, int] | None = None,
+) -> Taken:
+    """Claim up to n due jobs of a queue, plain ones and those of its lines: plain ones get the share of one line first,
+    and at the end what the lines leave."""
+    first = turns.plain_share(n)
+    found = storage.claim(who, queue, first, water) if first else []
+    turns.plain_got(first, len(found))
+    dry, taken = len(found) < first, Taken([], {}, True)
+    try:
+        if len(found) < n:
+            taken = storage.lines.claim(who, queue, n - len(found), turns, allowed)
+            found += taken.claims
+        if len(found) < n and not dry:
+            found += storage.claim(who, queue, n - len(found), water)
+    except DatabaseError:
+        if not found:  # else they are ours: whoever asks next will hear of it
+            raise
+    return Taken(found, taken.spent, taken.more or len(found) >= n)

@@ -1,0 +1,70 @@
+"""Lines on PostgreSQL: the walk along them is one statement, `claim_lines`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from psycopg.pq.abc import PGresult
+
+from forge import fastpath
+from forge.storage.contract import Incarnation, Step
+from forge.storage.lines import Lines, Place, Turn, steps_for
+from forge.storage.postgres.claims import Claims
+from forge.storage.postgres.connection import TextArray
+from forge.storage.postgres.rows import raw_rows
+from forge.storage.statements import Queries
+
+__all__ = ["PostgresLines"]
+
+_CLAIM = slice(6, 16)  # the columns of a claim, behind those of the walk
+
+
+class PostgresLines(Lines):
+    """See `Lines`."""
+
+    def __init__(self, claims: Claims, queries: Queries) -> None:
+        self._claims, self._queries = claims, queries
+
+    def queues(self) -> set[str]:
+        return {queue for (queue,) in self._claims.ask(Step(self._queries.line_queues, {}))}
+
+    def _turn(
+        self, who: Incarnation, queue: str, n: int, way: tuple[Place, Place], allowed: Mapping[str, int] | None
+    ) -> Turn:
+        scopes = allowed or {}
+        (line, priority), (last_line, last_priority) = way
+        params = {
+            "queue": queue,
+            "n": n,
+            "most": steps_for(n),
+            "after_line": line,
+            "after_priority": priority,
+            "last_line": last_line,
+            "last_priority": last_priority,
+            "unbounded": allowed is None,
+            "scopes": TextArray(fastpath.text_array([scope.encode() for scope in scopes])),
+            "allowed": "{" + ",".join(map(str, scopes.values())) + "}",
+            "unsynced": True,
+        }
+
+        def steps(token: int) -> Sequence[Step]:
+            lock = Step(self._queries.lock_lines, {"queue": queue})
+            return [lock, Step(self._queries.claim_lines, {**params, "claim": token})]
+
+        return self._claims.claim_by(who, steps, lambda result, token: _read(result, token, queue))
+
+
+def _read(result: PGresult, token: int, queue: str) -> Turn:
+    rows = raw_rows(result)
+    line, priority, around, empty, closed, seen = rows[0][:6]
+    found = [row for row in rows if row[8] is not None]
+    return Turn(
+        claims=fastpath.claims([row[_CLAIM] for row in found], token, queue),
+        spent=Counter(row[16] for row in found if row[16] is not None),
+        after=None if line is None else (line, priority),
+        around=around,
+        empty=frozenset(empty or ()),
+        closed=closed,
+        seen=seen,
+    )

@@ -1,0 +1,196 @@
+"""Lines on SQLite: the walk along them step by step in one write transaction. PostgreSQL's `claim_lines` tells why."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from forge import fastpath
+from forge.storage.contract import Incarnation
+from forge.storage.lines import FIRST, Lines, Place, Turn, steps_for
+from forge.storage.sqlite.database import Handle
+from forge.storage.sqlite.drivers import Connection
+from forge.storage.statements import Queries
+
+__all__ = ["SqliteLines"]
+
+_LAST_PRIORITY = 32_767
+
+
+class Head(NamedTuple):
+    """The first waiting job of one priority of one line."""
+
+    line: str
+    priority: int
+    run_at: int
+    scope: str | None
+    key: str | None
+    most: int | None
+
+
+@dataclass(slots=True)
+class Step:
+    """A step of the walk."""
+
+    place: Place
+    head: Head
+    tokens: int
+    free: Sequence[int] | None  # slots of its key; None: it has none
+    due: bool
+    rows: list[int] = field(default_factory=list)  # of due jobs, its line's share at most
+
+    @property
+    def open(self) -> bool:
+        return self.tokens > 0 and self.free != ()
+
+    @property
+    def on(self) -> Place:
+        """Where the walk goes on: behind all lines that share what this one cannot get."""
+        if self.open:
+            return self.place
+        parts = self.head.line.split("|")
+        return ("|".join(parts[:1] if self.tokens == 0 else parts[:2]) + "}", _LAST_PRIORITY)
+
+
+class Choice(NamedTuple):
+    """A job to be claimed; sorts in the order of turns."""
+
+    round: int
+    priority: int
+    i: int  # the step
+    row: int
+    step: Step
+
+
+class SqliteLines(Lines):
+    """See `Lines`."""
+
+    def __init__(self, reader: Handle, writer: Handle, clock: Callable[[], float], sql: Queries) -> None:
+        self._reader, self._writer, self._clock, self._sql = reader, writer, clock, sql
+
+    def queues(self) -> set[str]:
+        return {queue for (queue,) in self._reader.read(lambda conn: conn.rows(self._sql.line_queues.sql))}
+
+    def _turn(
+        self, who: Incarnation, queue: str, n: int, way: tuple[Place, Place], allowed: Mapping[str, int] | None
+    ) -> Turn:
+        with self._writer.writing(durable=False, clock=lambda: int(self._clock() * 1e6)) as (conn, now):
+            params = {"queue": queue, "pod": who.pod.id, "now": now}
+            if not conn.rows(self._sql.lines_open.sql, params):
+                return Turn([], {}, None, True, frozenset(), False, 0)
+            return _Walk(conn, self._sql, queue, now, n, allowed).turn(who, *way)
+
+
+class _Walk:
+    """One walk along the lines of a queue."""
+
+    def __init__(
+        self, conn: Connection, sql: Queries, queue: str, now: int, n: int, allowed: Mapping[str, int] | None
+    ) -> None:
+        self._conn, self._sql, self._queue, self._now, self._n, self._allowed = conn, sql, queue, now, n, allowed
+        self._slots: dict[tuple[str, int | None], Sequence[int]] = {}  # free ones, by key and limit
+
+    def turn(self, who: Incarnation, after: Place, last: Place) -> Turn:
+        """Walk, share out, claim."""
+        most = steps_for(self._n)
+        steps = list(self._steps(after, last, most))
+        choices = self._choices([step for step in steps if step.due])
+        chosen = self._granted(choices)
+        token = who.mint()
+        claims = [self._claim(token, choice, slot) for choice, slot in chosen]
+        around = len(steps) < most
+        seen = {choice.step.head.line for choice in choices}
+        return Turn(
+            claims=fastpath.claims(claims, token, self._queue),
+            spent=Counter(scope for choice, _ in chosen if (scope := choice.step.head.scope) is not None),
+            after=self._end(steps, seen - {choice.step.head.line for choice, _ in chosen}, after, around),
+            around=around,
+            empty=frozenset(s.head.scope for s in steps if s.head.scope is not None and s.tokens == 0),
+            closed=not all(step.open for step in steps),
+            seen=len(seen),
+        )
+
+    def _steps(self, after: Place, last: Place, most: int) -> Iterator[Step]:
+        """From behind `after` to the end, and then from the beginning to `last`, unless that is on the way."""
+        at, wrapped = after, after < last
+        for _ in range(most):
+            head = self._head(at)
+            if head is None and not wrapped:
+                at, wrapped = FIRST, True
+                head = self._head(at)
+            if head is None or (wrapped and (head.line, head.priority) > last):
+                return
+            step = Step((head.line, head.priority), head, self._tokens(head), self._free(head), False)
+            step.due = step.open and head.run_at <= self._now
+            yield step
+            at = step.on
+
+    def _head(self, at: Place) -> Head | None:
+        found = self._rows("next_head", line=at[0], priority=at[1])
+        return Head(*found[0]) if found else None
+
+    def _tokens(self, head: Head) -> int:
+        if head.scope is None or self._allowed is None:
+            return self._n
+        return self._allowed.get(head.scope, 0)
+
+    def _free(self, head: Head) -> Sequence[int] | None:
+        if head.key is None or head.most is None:
+            return None
+        found = self._slots.get((head.key, head.most))
+        if found is None:
+            taken = {slot for (slot,) in self._rows("slots_taken", key=head.key)}
+            free = [slot for slot in range(1, head.most + 1) if slot not in taken]
+            found = self._slots[head.key, head.most] = tuple(free[: max(head.most - len(taken), 0)])
+        return found
+
+    def _choices(self, due: Sequence[Step]) -> list[Choice]:
+        """Due jobs in the order of turns, an even share of each line."""
+        share = -(-self._n // max(len({step.head.line for step in due}), 1))
+        had: Counter[str] = Counter()
+        choices = []
+        for i, step in enumerate(due):
+            line, priority = step.place
+            limit = min(share - had[line], step.tokens, len(step.free) if step.free is not None else share)
+            for (row,) in self._rows("due_in_line", line=line, priority=priority, n=limit) if limit > 0 else ():
+                had[line] += 1
+                choices.append(Choice(had[line], priority, i, row, step))
+        choices.sort(key=lambda choice: choice[:4])
+        return choices
+
+    def _granted(self, choices: Sequence[Choice]) -> list[tuple[Choice, int]]:
+        """Those for which there are slots and tokens, with the slot; n at most."""
+        tokens: Counter[str | None] = Counter()
+        slots: defaultdict[str | None, int] = defaultdict(int)
+        granted: list[tuple[Choice, int]] = []
+        for choice in choices:
+            head, free = choice.step.head, choice.step.free
+            spent, used = tokens[head.scope], slots[head.key]
+            if (head.scope is not None and spent >= choice.step.tokens) or (free is not None and used >= len(free)):
+                continue
+            tokens[head.scope] += 1
+            slots[head.key] += 1
+            granted.append((choice, free[used] if free is not None else 0))
+        return granted[: self._n]
+
+    def _claim(self, token: int, choice: Choice, slot: int) -> tuple[Any, ...]:
+        params = {"token": token, "now": self._now, "row": choice.row, "slot": slot}
+        return self._conn.rows(self._sql.claim_in_line.sql, params)[0]
+
+    @staticmethod
+    def _end(steps: Sequence[Step], passed: set[str], after: Place, around: bool) -> Place:
+        """Before the first line that was open and got nothing, else behind the last that was open."""
+        last = after
+        for before, step in zip([after, *(each.place for each in steps)], steps, strict=False):
+            if step.head.line in passed:
+                return before
+            if step.open or not around:
+                last = step.place
+        return last
+
+    def _rows(self, name: str, /, **params: Any) -> list[tuple[Any, ...]]:
+        query = getattr(self._sql, name)
+        given = {"queue": self._queue, "now": self._now, **params}
+        return self._conn.rows(query.sql, {key: given[key] for key in query.names})

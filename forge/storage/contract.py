@@ -20,6 +20,7 @@ from forge.errors import UsageError
 from forge.job import Claim, Counts, Done, Ending, Job, JobFilter, NewJob, Page, Pod, QueueSettings, Receipt, Status
 from forge.storage.leases import Leases
 from forge.storage.low_water import LowWater
+from forge.storage.metrics import Metrics
 from forge.storage.schedules import Schedules
 from forge.storage.shares import Shares
 from forge.storage.statements import Query
@@ -144,6 +145,7 @@ class Storage(abc.ABC):
     leases: Leases
     schedules: Schedules
     shares: Shares  # how the workers of queues are split over pods
+    metrics: Metrics
 
     def __enter__(self) -> Self:
         return self

@@ -14,7 +14,8 @@ from forge.storage.contract import Incarnation
 
 OTHERS = """select pg_terminate_backend(pid) from pg_stat_activity
              where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'"""
-TABLES = ("job", "job_history", "job_key", "queue", "pod", "schedule", "schedule_slot")
+TABLES = ("job", "job_history", "job_key", "queue", "pod", "schedule", "schedule_slot",
+          "metric", "metric_part", "metric_pod", "metric_database", "metric_writer")  # fmt: skip
 
 
 @pytest.fixture(scope="package")

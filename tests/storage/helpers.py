@@ -221,6 +221,11 @@ def sql(url: str, statement: str) -> list[tuple[Any, ...]]:
         "share",
         "schedule",
         "schedule_slot",
+        "metric",
+        "metric_part",
+        "metric_pod",
+        "metric_database",
+        "metric_writer",
     )
     if is_sqlite(url):
         with _sqlite(url) as conn:

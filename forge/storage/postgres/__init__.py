@@ -57,6 +57,7 @@ from forge.storage.postgres.claims import Claims
 from forge.storage.postgres.connection import Connection, Database, Rows, TextArray, bare, pipeline
 from forge.storage.postgres.leases import PostgresLeases, led
 from forge.storage.postgres.listener import PostgresListener
+from forge.storage.postgres.metrics import PostgresMetrics
 from forge.storage.postgres.rows import as_job, bare_claim, columns, encoded, fields, packed_ids, uuid_of
 from forge.storage.postgres.schedules import PostgresSchedules
 from forge.storage.postgres.shares import PostgresShares
@@ -96,6 +97,7 @@ class PostgresStorage(Storage):
         self.leases = PostgresLeases(self._db, self._queries)
         self._sweep_at = 0.0  # monotonic
         self.schedules = PostgresSchedules(self._db, self._queries, self.enqueue_plan)
+        self.metrics = PostgresMetrics(self._db, self._queries, self._claims)
         parts = conninfo_to_dict(self._db.conninfo)
         self.url = f"postgresql://{parts.get('host', 'localhost')}/{parts.get('dbname', '')}"
 

@@ -54,6 +54,11 @@ class Claims:
         """Give back the connections."""
         self._db.close()
 
+    @property
+    def size(self) -> int:
+        """Connections that are open."""
+        return self._db.size
+
     def register(self, who: Incarnation) -> None:
         """A pod whose claims are all made here."""
         with self._counting:

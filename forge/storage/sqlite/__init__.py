@@ -57,6 +57,7 @@ from forge.storage.sqlite.drivers import Borrowed, Connection, DriverName
 from forge.storage.sqlite.endings import Endings
 from forge.storage.sqlite.leases import SqliteLeases, hold_term
 from forge.storage.sqlite.listener import SqliteListener
+from forge.storage.sqlite.metrics import SqliteMetrics
 from forge.storage.sqlite.schedules import SqliteSchedules
 from forge.storage.sqlite.shares import SqliteShares
 from forge.storage.statements import load_queries
@@ -92,6 +93,7 @@ class SqliteStorage(Storage):
         self._reader = Handle(self._db)
         self.leases = SqliteLeases(self._reader, self._writer, clock, self._sql)
         self.shares = SqliteShares(self._reader, self._writer, clock, self._sql)
+        self.metrics = SqliteMetrics(self._reader, self._writer, clock, self._sql)
         here = weakref.proxy(self)  # else only the collector would close what a storage that nobody needs has open
         self.schedules = SqliteSchedules(
             self._sql,

@@ -13,9 +13,9 @@ import psycopg
 import pytest
 
 from forge.errors import LostLease, UsageError
-from forge.job import Cancelled, Dead, Done, Failed, NewJob
+from forge.job import Cancelled, Dead, Done, Ending, Failed, NewJob, Released, Snooze, Status, Throttled
 from forge.storage import Storage, open_storage
-from forge.storage.contract import Incarnation
+from forge.storage.contract import Fates, Incarnation
 from forge.storage.leases import Holder
 from forge.storage.metrics import (
     COUNTERS,
@@ -141,7 +141,7 @@ def test_an_empty_report_only_tells_the_time(storage: Storage) -> None:
 
 def test_a_report_in_doubt_counts_once(pg_url: str) -> None:
     """The answer to the commit is lost; the storage tries again by itself."""
-    with Proxy(pg_url) as proxy, open_storage(proxy.url) as storage:
+    with Proxy(pg_url) as proxy, open_storage(proxy.url, pool_size=1) as storage:
         assert isinstance(storage, PostgresStorage)
         storage.metrics.write(report(1, LETTERS))
         proxy.cut_after(1)
@@ -408,3 +408,32 @@ def test_done_jobs_stand_nowhere(storage: Storage, who: Incarnation) -> None:
     storage.enqueue(plain_jobs(2))
     end(storage, storage.claim(who, "letters", 2), Done())
     assert storage.metrics.standing(10) == {}
+
+
+# -- what became of endings ----------------------------------------------------------------------------------------
+
+
+def test_finalize_says_what_became_of_those_that_are_not_done(storage: Storage, who: Incarnation) -> None:
+    jobs = [plain_job(max_attempts=1 if n == 1 else 5, priority=n) for n in range(8)]
+    storage.enqueue(jobs)
+    claims = storage.claim(who, "letters", 8)
+    storage.cancel([claims[6].id])
+    outcomes = [Done(), Failed("a"), Failed("b"), Dead("c"), Snooze(9.0), Throttled(), Failed("d"), Released("e", True)]
+    endings = [Ending(claim, outcome) for claim, outcome in zip(claims, outcomes, strict=True)]
+    stale = Ending(claims[2]._replace(token=1), Failed("not ours"))
+    fates: Fates = [(endings[0], Status.DONE)]
+    assert storage.finalize([*endings, stale], max_crashes=1, fates=fates) == [stale]
+    assert fates[0][1] == Status.DONE, "it is added to"
+    assert {claims.index(ending.claim): str(status) for ending, status in fates[1:]} == {
+        1: "dead", 2: "failed", 3: "dead", 4: "pending", 5: "pending", 6: "cancelled", 7: "dead",
+    }  # fmt: skip
+
+
+def test_so_does_the_reaper(storage: Storage, url: str, who: Incarnation) -> None:
+    storage.enqueue([plain_job(max_attempts=1), plain_job("parcels")])
+    storage.claim(who, "letters", 1)
+    storage.claim(who, "parcels", 1)
+    age(url, "pod", "beat_at", 100)
+    fates: Fates = []
+    assert storage.reap(60.0, fates=fates).jobs == 2
+    assert {ending.claim.queue: str(status) for ending, status in fates} == {"letters": "dead", "parcels": "failed"}

@@ -179,7 +179,7 @@ with t as (
     insert into forge.job_history ({moved_as_judged})
     select {kept_as_judged}, all_attempts, final, all_crashes, all_errors from ended
 )
-select id, claim from noted
+select id, claim, status::text from noted
 
 -- Which of these endings had ended their job already: asked after a finalize whose answer was lost.
 -- name: finalized

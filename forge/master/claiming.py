@@ -11,6 +11,7 @@ from forge.config import suggest
 from forge.job import Claim, Ending, Released
 from forge.master.couriers import Courier, Post
 from forge.master.lanes import Lane
+from forge.master.meter import Meter
 from forge.master.presence import Presence
 from forge.master.rolling import Nurseries
 from forge.master.telling import Sometimes, log
@@ -28,7 +29,10 @@ UNKNOWN_KIND_PAUSE = (5.0, 60.0)
 class Claimer:
     """Serves all lanes, one claim at a time."""
 
-    def __init__(self, storage: Storage, post: Post, presence: Presence, nurseries: Nurseries, writer: Writer) -> None:
+    def __init__(
+        self, storage: Storage, post: Post, presence: Presence, nurseries: Nurseries, writer: Writer, meter: Meter
+    ) -> None:
+        self._meter = meter
         self._storage, self._presence, self._nurseries, self._writer = storage, presence, nurseries, writer
         self._courier = Courier("claim", post, patient=False)
         self._sometimes = Sometimes(60.0)
@@ -52,8 +56,15 @@ class Claimer:
         if n > 0:
             lane.begin(now)
             who, queue, water = self._presence.who, lane.queue, lane.low_water
+
+            def errand() -> list[Claim]:
+                began = time.monotonic()
+                found = self._storage.claim(who, queue, n, water)
+                self._meter.took("claims", began)
+                return found
+
             self._courier.send(
-                lambda: self._storage.claim(who, queue, n, water),
+                errand,
                 lambda claims, error: self._came(lane, n, who, claims or [], error),
             )
 

@@ -244,7 +244,7 @@ class SqliteStorage(Storage):
         guest = Borrowed(conn)
         if not guest.in_transaction():
             raise UsageError("the connection has no transaction open; begin one with: begin immediate")
-        return not self._finalize(guest, [ending], self._now(), MAX_CRASHES)
+        return not self._finalize(guest, [ending], self._now(), MAX_CRASHES, [])
 
     def progress(self, notes: Sequence[Note]) -> None:
         if notes := tidy_notes(notes):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from array import array
 from collections.abc import Mapping
 from typing import Any
 
 import orjson
 
+from forge import fastpath
 from forge.job import Claim, Released
 from forge.master.crew import Crew
 from forge.master.lanes import Lane
@@ -31,15 +33,16 @@ class Hearing:
         """What has come in from a worker. False: nothing."""
         lane, now = self._lanes[slot.queue], time.monotonic()
         back: list[Claim] = []  # unstarted
+        times = self._meter.tally(slot.queue).times
         try:
-            heard = slot.receive(now, self._meter.tally(slot.queue).times, self._meter.ahead)
+            heard = slot.receive(now, times, self._meter.ahead)
             if heard.done:
                 lane.note_all(len(heard.done), heard.total, heard.longest)
                 self._writer.done(heard.done)
             for line in heard.lines:
                 message = orjson.loads(line)
                 if "status" in message:
-                    self._replied(lane, slot, message, now, back)
+                    self._replied(lane, slot, message, now, back, times)
                 else:
                     self._said(slot, message)
         except EOFError:
@@ -55,15 +58,16 @@ class Hearing:
                 lane.take_back(back)
         return bool(heard.done or heard.lines)
 
-    def _replied(self, lane: Lane, slot: Slot, message: dict[str, Any], now: float, back: list[Claim]) -> None:
-        _, sent = slot.in_hand.get(message["id"], (None, now))
-        claim, stop = slot.answered(message["id"], now)
+    def _replied(
+        self, lane: Lane, slot: Slot, message: dict[str, Any], now: float, back: list[Claim], times: array[int]
+    ) -> None:
+        claim, stop, sent = slot.answered(message["id"], now)
         if claim is None:
             if slot.killed_for is None:
                 raise ValueError(f"it answered for {message['id']}, which it did not have")
             return  # not ours any more
         if message["status"] == "written":  # in the database already, with the handler's own writes
-            self._took(lane, claim, sent, message)
+            self._took(lane, claim, sent, message, times)
             self._meter.completed(slot.queue)
             return
         ending = ending_of(message, claim)
@@ -72,15 +76,15 @@ class Hearing:
             back.append(claim)  # another worker gets it
             return
         if not unstarted:
-            self._took(lane, claim, sent, message)
+            self._took(lane, claim, sent, message, times)
         if stop is not None:
             ending = ended_late(ending, stop, self._crew.nurseries.current.kinds)
         self._writer.end(ending)
 
-    def _took(self, lane: Lane, claim: Claim, sent: float, message: dict[str, Any]) -> None:
+    def _took(self, lane: Lane, claim: Claim, sent: float, message: dict[str, Any], times: array[int]) -> None:
         seconds = float(message.get("took", 0.0))
         lane.note(seconds)
-        self._meter.ran(claim, sent, seconds)
+        fastpath.timed(times, seconds, claim.run_at, sent, self._meter.ahead)
 
     def _said(self, slot: Slot, message: dict[str, Any]) -> None:
         if "hello" in message:

@@ -154,12 +154,12 @@ class Slot:
         """It has said hello."""
         self.pid, self.capacity, self.ready = int(message["hello"]), max(1, int(message.get("capacity", 1))), True
 
-    def answered(self, id: str, now: float) -> tuple[Claim | None, Stop | None]:
-        """A job has come back; None if it was not in hand."""
+    def answered(self, id: str, now: float) -> tuple[Claim | None, Stop | None, float]:
+        """A job has come back, that was sent then; None if it was not in hand."""
         if self.in_hand and next(iter(self.in_hand)) == id:
             self.head_since, self.recalled = now, False
-        claim, _ = self.in_hand.pop(id, (None, 0.0))
-        return claim, self.stops.pop(id, None) if self.stops else None
+        claim, sent = self.in_hand.pop(id, (None, 0.0))
+        return claim, self.stops.pop(id, None) if self.stops else None, sent
 
     def close(self) -> list[Claim]:
         """The process is gone: what it had in hand, oldest first."""

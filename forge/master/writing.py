@@ -88,7 +88,8 @@ class Writer:
         """`again` is told the queue and the seconds after which a job that was written may run again."""
         self._storage, self._presence, self._again = storage, presence, again
         self._meter = meter or Meter()
-        self._done: Counter[str] = Counter()  # by queue, of those that are to be written
+        # By queue, of those that are to be written. A plain dictionary: a Counter costs each job 0.15 µs more.
+        self._done: dict[str, int] = {}
         self._courier = Courier("finalize", post, patient=True)
         self._endings: list[Ending] = []
         self._due: set[tuple[str, float]] = set()  # queues, and the seconds after which a job of theirs may run again
@@ -112,14 +113,15 @@ class Writer:
     def done(self, endings: list[Ending]) -> None:
         """These of one queue have ended well, with nothing to keep."""
         self._endings += endings
-        self._done[endings[0].claim.queue] += len(endings)
+        queue = endings[0].claim.queue
+        self._done[queue] = self._done.get(queue, 0) + len(endings)
 
     def end(self, ending: Ending) -> None:
         """A job has ended."""
         self._endings.append(ending)
         claim, outcome = ending.claim, ending.outcome
         if type(outcome) is Done:
-            self._done[claim.queue] += 1
+            self._done[claim.queue] = self._done.get(claim.queue, 0) + 1
             return
         if (seconds := _due_in(ending)) is not None:
             self._due.add((claim.queue, seconds))
@@ -143,7 +145,7 @@ class Writer:
         if self._endings and not self._courier.busy:
             endings, self._endings = self._endings, []
             due, self._due = self._due, set()
-            done, self._done = self._done, Counter()
+            done, self._done = self._done, {}
             self._under_way = len(endings)
             batch = Batch(self._storage, endings, max_crashes, self._meter)
             self._courier.send(batch, lambda stale, error: self._written(batch, done, due, stale, error))
@@ -151,7 +153,7 @@ class Writer:
     def _written(
         self,
         batch: Batch,
-        done: Counter[str],
+        done: dict[str, int],
         due: set[tuple[str, float]],
         stale: Sequence[Ending] | None,
         error: str | None,
@@ -161,9 +163,9 @@ class Writer:
             log(f"results could not be written: {error}", level=logging.ERROR)
         else:
             self._presence.is_back()
-            done.subtract(e.claim.queue for e in (*(stale or ()), *batch.refused) if type(e.outcome) is Done)
+            undone = Counter(e.claim.queue for e in (*(stale or ()), *batch.refused) if type(e.outcome) is Done)
             for queue, n in done.items():
-                self._meter.completed(queue, n)
+                self._meter.completed(queue, n - undone[queue])
             self._meter.ended(batch.fates)
         for queue, seconds in due:
             self._again(queue, seconds)

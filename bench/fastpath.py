@@ -16,6 +16,7 @@ import re
 import statistics
 import sys
 import time
+from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import starmap
@@ -149,7 +150,7 @@ def plain_endings(n: int) -> Inputs:
 def some_claims(n: int) -> list[Claim]:
     """Of no-op jobs."""
     return [
-        Claim(0, None, id_, 5 << 32 | 9, "default", "tasks.noop", PAYLOAD, 1, 5, 600, False, False)
+        Claim(0, 817_000_000_000_000, id_, 5 << 32 | 9, "default", "tasks.noop", PAYLOAD, 1, 5, 600, False, False)
         for id_ in fastpath.uuid7_many(n)
     ]
 
@@ -169,11 +170,28 @@ def done_line(n: int) -> Inputs:
     return [(id_, 0.0000123 * i) for i, id_ in enumerate(fastpath.uuid7_many(n))]
 
 
+@case
+def timed(n: int) -> Inputs:
+    times = new_times()
+    return [(times, 0.000012 * i, 817_000_000_000_000 + i, 1.0 + i, 817e6) for i in range(n)]
+
+
+def new_times() -> array[int]:
+    """A histogram of run times and one of latencies."""
+    return array("q", bytes(16 * fastpath.BUCKETS))
+
+
 def replies(n: int) -> Inputs:
     """As a worker sends them."""
-    done = Done()
+    done, times = Done(), new_times()
     return [
-        (b"".join(_fastpath_py.done_line(c.id, 0.000012) for c in batch), {c.id.hex: (c, 1.0) for c in batch}, done)
+        (
+            b"".join(_fastpath_py.done_line(c.id, 0.000012 * i) for i, c in enumerate(batch)),
+            {c.id.hex: (c, 1.0 + i) for i, c in enumerate(batch)},
+            done,
+            times,
+            817e6,
+        )
         for batch in batches(some_claims(n))
     ]
 

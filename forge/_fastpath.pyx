@@ -6,6 +6,7 @@ twin, which answers or raises. No code of a caller runs in a loop (no __eq__, no
 may, so indexes into a caller's lists are checked. The figure at each function is what it buys, by bench/fastpath.py.
 """
 
+from cpython.array cimport array
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_Next
 from cpython.float cimport PyFloat_AS_DOUBLE
@@ -25,6 +26,7 @@ from forge import _fastpath_py as twin
 from forge.job import Claim, Done, Ending, NewJob
 
 cdef object new_tuple = tuple.__new__
+cdef object CLAIM = Claim
 
 cdef extern from "Python.h":
     int PyUnicode_1BYTE_KIND
@@ -846,8 +848,58 @@ def done_line(id_, seconds):
     return PyBytes_FromStringAndSize(line, size)
 
 
-# 4.1x the twin (bench/fastpath.py).
-def answers(data, in_hand, done):
+cdef double bounds[200]
+cdef Py_ssize_t bound_count = len(twin.BOUNDS)
+cdef Py_ssize_t buckets = bound_count + 1
+for _at, _bound in enumerate(twin.BOUNDS):
+    bounds[_at] = _bound
+
+
+cdef inline Py_ssize_t bucket(double seconds) noexcept:
+    """As bisect_left has it, NaN and all. There are four buckets to a doubling, so the exponent is nearly the answer: what
+    is left are a few comparisons."""
+    cdef double ratio = seconds / bounds[0]
+    cdef uint64_t bits
+    cdef Py_ssize_t at
+    if not seconds > bounds[0]:
+        return 0
+    memcpy(&bits, &ratio, 8)
+    at = 4 * <Py_ssize_t>((bits >> 52 & 0x7FF) - 1023) - 1
+    at = 0 if at < 0 else bound_count if at > bound_count else at
+    while at < bound_count and bounds[at] < seconds:
+        at += 1
+    return at
+
+
+cdef inline bint good_times(object times) noexcept:
+    return type(times) is array and (<array>times).ob_descr.typecode == c"q" and len(<array>times) == 2 * buckets
+
+
+cdef int count_times(array times, double seconds, object run_at, object sent, object ahead) except -1:
+    """`times` are good ones."""
+    cdef int overflow = 0
+    cdef long long due = 0
+    if ahead is not None and type(run_at) is int:
+        due = PyLong_AsLongLongAndOverflow(run_at, &overflow)
+        if overflow or type(sent) is not float or type(ahead) is not float:
+            twin.timed(times, seconds, run_at, sent, ahead)
+            return 0
+        times.data.as_longlongs[
+            buckets + bucket(PyFloat_AS_DOUBLE(sent) + PyFloat_AS_DOUBLE(ahead) - <double>due / 1e6)
+        ] += 1
+    times.data.as_longlongs[bucket(seconds)] += 1
+    return 0
+
+
+# 14x the twin (bench/fastpath.py).
+def timed(times, seconds, run_at, sent, ahead):
+    if type(seconds) is not float or not good_times(times):
+        return twin.timed(times, seconds, run_at, sent, ahead)
+    count_times(<array>times, PyFloat_AS_DOUBLE(seconds), run_at, sent, ahead)
+
+
+# 5x the twin (bench/fastpath.py). Counting times is 0.05 µs of a job's 0.4.
+def answers(data, in_hand, done, times=None, ahead=None):
     cdef Cursor line
     cdef const char *at
     cdef const char *end
@@ -855,8 +907,9 @@ def answers(data, in_hand, done):
     cdef double seconds = 0.0, total = 0.0, most = 0.0
     cdef list endings = []
     cdef list others = []
-    if type(data) is not bytes or type(in_hand) is not dict:
-        return twin.answers(data, in_hand, done)
+    cdef bint counted = times is not None
+    if type(data) is not bytes or type(in_hand) is not dict or counted and not good_times(times):
+        return twin.answers(data, in_hand, done, times, ahead)
     at = PyBytes_AS_STRING(data)
     end = at + PyBytes_GET_SIZE(data)
     while True:
@@ -871,6 +924,12 @@ def answers(data, in_hand, done):
             others.append(PyBytes_FromStringAndSize(at, stop - at))
         else:
             endings.append(new_tuple(Ending, (held[0], done, 0.0, None, None, ())))
+            if counted:
+                if type(held) is tuple and PyTuple_GET_SIZE(held) == 2 and type(<object>PyTuple_GET_ITEM(held, 0)) is CLAIM:
+                    due = <object>PyTuple_GET_ITEM(<object>PyTuple_GET_ITEM(held, 0), 1)
+                else:
+                    due = held[0].run_at
+                count_times(<array>times, seconds, due, held[1], ahead)
             total += seconds
             most = seconds if seconds > most else most
         at = stop + 1

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 import struct
+from array import array
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any
 from uuid import UUID, SafeUUID
@@ -41,6 +43,7 @@ __all__ = [
     "survey",
     "task_jobs",
     "text_array",
+    "timed",
     "uuid_array",
     "uuids",
 ]
@@ -54,6 +57,11 @@ UUID_OID, INT8_OID, TEXT_OID = 2950, 20, 25
 NULL = b"\xff\xff\xff\xff"  # a length of -1
 
 _INT64_MIN, _UINT64_MAX = -(2**63), 2**64 - 1
+
+# Where the buckets of a histogram end, in seconds: four for each doubling, from 10 µs to 5.6 days. The first has all
+# that is not above the first bound, the last all that is above the last.
+BOUNDS = [1e-5 * 2.0 ** (i / 4) for i in range(143)]
+BUCKETS = len(BOUNDS) + 1
 
 
 def check_json(value: Any, max_depth: int, limit: int) -> bool:
@@ -364,12 +372,25 @@ def done_line(id_: UUID, seconds: float) -> bytes:
 _DONE_LINE = re.compile(rb'\{"id":"([0-9a-f]{32})","status":"ok","took":([0-9]{1,6}\.[0-9]{6})\}')
 
 
+def timed(times: array[int], seconds: float, run_at: Any, sent: float, ahead: float | None) -> None:
+    """Count a job that took so long in `times`, which has a histogram of run times and one of latencies behind it. That
+    is how long it had been due (`run_at`, in microseconds) when it was sent to a worker, on a clock that is `ahead` of
+    the one that `sent` was read from; None: it is not known."""
+    times[bisect_left(BOUNDS, seconds)] += 1
+    if type(run_at) is int and ahead is not None:
+        times[BUCKETS + bisect_left(BOUNDS, sent + ahead - run_at / 1e6)] += 1
+
+
 def answers(
-    data: bytes, in_hand: dict[str, tuple[Claim, float]], done: Done
+    data: bytes,
+    in_hand: dict[str, tuple[Claim, float]],
+    done: Done,
+    times: array[int] | None = None,
+    ahead: float | None = None,
 ) -> tuple[list[Ending], list[bytes], bytes, float, float]:
     """What a master has received from a worker. The jobs in hand that `done_line` speaks of are not in hand any more:
     their endings, with `done` as the outcome. Then every other line, what comes after the last one, and the seconds
-    that those jobs took together and the longest of them."""
+    that those jobs took together and the longest of them. With `times` each of them is counted there as by `timed`."""
     *lines, rest = data.split(b"\n")
     endings, others, total, most = [], [], 0.0, 0.0
     for line in lines:
@@ -380,6 +401,8 @@ def answers(
             continue
         endings.append(Ending(held[0], done))
         seconds = float(plain[2])
+        if times is not None:
+            timed(times, seconds, held[0].run_at, held[1], ahead)
         total += seconds
         most = max(most, seconds)
     return endings, others, rest, total, most

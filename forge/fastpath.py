@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING, Literal
 from uuid import UUID
 
 from forge import _fastpath_py as _impl
+from forge._fastpath_py import BOUNDS, BUCKETS
 from forge.errors import ConfigError
 
 __all__ = [
+    "BOUNDS",
+    "BUCKETS",
     "IMPL",
     "answers",
     "check_json",
@@ -39,6 +42,7 @@ __all__ = [
     "survey",
     "task_jobs",
     "text_array",
+    "timed",
     "uuid7",
     "uuid7_many",
     "uuid_array",
@@ -77,6 +81,7 @@ plain_endings = _impl.plain_endings
 job_lines = _impl.job_lines
 jobs_in = _impl.jobs_in
 done_line = _impl.done_line
+timed = _impl.timed
 answers = _impl.answers
 text_array = _impl.text_array
 resp_simple = _impl.resp_simple

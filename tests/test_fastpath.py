@@ -10,6 +10,7 @@ import os
 import struct
 import subprocess
 import sys
+from array import array
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from types import ModuleType
@@ -21,7 +22,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from forge import _fastpath_py
+from forge import _fastpath_py, fastpath
 from forge.errors import InvalidJob
 from forge.job import Claim, Done, Ending, Failed, Line, NewJob
 
@@ -45,6 +46,7 @@ FUNCTIONS = [
     "job_lines",
     "jobs_in",
     "done_line",
+    "timed",
     "answers",
     "text_array",
     "resp_simple",
@@ -488,3 +490,52 @@ def test_postgres_reads_the_arrays_back(
 
 def test_text_may_be_utf8_already(impl: Any) -> None:
     assert impl.text_array(["é", "b", None]) == impl.text_array(["é".encode(), b"b", None])
+
+
+# -- times
+
+
+def new_times() -> array[int]:
+    return array("q", bytes(16 * fastpath.BUCKETS))
+
+
+def filled(times: array[int]) -> list[int]:
+    """Where something is counted."""
+    return [i for i, n in enumerate(times) for _ in range(n)]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "bucket"),
+    [(-1.0, 0), (0.0, 0), (1e-5, 0), (1.0001e-5, 1), (2e-5, 4), (2.0001e-5, 5), (1e9, 143), (math.inf, 143)],
+)
+def test_a_job_is_counted_by_its_time_and_by_how_long_it_was_due(impl: Any, seconds: float, bucket: int) -> None:
+    times = new_times()
+    assert impl.timed(times, seconds, None, 1.0, 5.0) is None, "it is not known since when it was due"
+    assert impl.timed(times, seconds, 1_000_000, 1.0, None) is None, "nor how the clocks stand"
+    assert filled(times) == [bucket, bucket]
+    impl.timed(times, 0.0, 0, 0.0, seconds)
+    assert filled(times)[-1] == fastpath.BUCKETS + bucket
+
+
+@patient
+@given(st.lists(st.floats(0, 1e6), max_size=20))
+def test_every_time_is_in_the_bucket_whose_bounds_it_lies_between(took: list[float]) -> None:
+    for module in BOTH:
+        for each in took:
+            times = new_times()
+            module.timed(times, each, None, 0.0, None)
+            (at,) = filled(times)
+            assert at == 0 or fastpath.BOUNDS[at - 1] < each
+            assert at == fastpath.BUCKETS - 1 or each <= fastpath.BOUNDS[at]
+
+
+def test_what_is_done_is_counted_as_it_is_read(impl: Any) -> None:
+    claims = [Claim(0, 1000 * n, UUID(int=n), 9, "q", "k", b"{}", 1, 5, 600, False, False) for n in range(3)]
+    lines = b"".join(impl.done_line(claim.id, 0.5) for claim in claims)
+    times, again = new_times(), new_times()
+    found = impl.answers(lines, {claim.id.hex: (claim, 2.0) for claim in claims[:2]}, Done(), times, 8.0)
+    assert len(found[0]) == 2
+    for claim in claims[:2]:
+        impl.timed(again, 0.5, claim.run_at, 2.0, 8.0)
+    assert times == again
+    assert sum(times) == 4, "the third was not in hand"

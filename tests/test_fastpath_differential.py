@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from array import array
 from types import FrameType
 from typing import Any
 from uuid import UUID
@@ -91,7 +92,9 @@ claims = st.builds(
     keyed=st.booleans(),
 )
 one_id = UUID(int=0x0123456789ABCDEF)
-in_hand = st.sampled_from([{}, {one_id.hex: ("the claim", 1.0)}])
+one_claim = Claim(0, 817_000_000_000_000, one_id, 9, "q", "k", b"{}", 1, 5, 600, False, False)
+in_hand = st.sampled_from([{}, {one_id.hex: ("the claim", 1.0)}, {one_id.hex: (one_claim, 1.0)}])
+times = st.sampled_from([array("q", bytes(16 * _fastpath_py.BUCKETS)), array("q", [1] * 7), array("d", [0.0] * 288)])
 took = st.floats(0, 100) | st.floats()
 reply_lines = st.builds(_fastpath_py.done_line, st.uuids() | st.just(one_id), took) | st.sampled_from(
     [b'{"say":"progress"}\n', b"\n", b'{"id":"' + one_id.hex.encode() + b'","status":"ok","took":1234567.000000}\n']
@@ -146,7 +149,13 @@ SOUND: dict[str, st.SearchStrategy[tuple[Any, ...]]] = {
         max_size=4,
     ).map(lambda found: (b"".join(found),)),
     "done_line": st.tuples(st.uuids(), took),
-    "answers": st.tuples(st.lists(reply_lines, max_size=4).map(b"".join), in_hand, st.just(Done())),
+    "timed": st.tuples(
+        times, st.floats() | took, st.none() | int64 | st.integers(), st.floats(), st.none() | st.floats()
+    ),
+    "answers": st.tuples(st.lists(reply_lines, max_size=4).map(b"".join), in_hand, st.just(Done()))
+    | st.tuples(
+        st.lists(reply_lines, max_size=4).map(b"".join), in_hand, st.just(Done()), times, st.none() | st.floats()
+    ),
     "text_array": st.tuples(st.lists(st.none() | words | st.binary(max_size=9))),
     "resp_simple": st.tuples(words),
     "resp_error": st.tuples(words, words),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import enum
 import importlib
+from array import array
 from collections.abc import Callable
+from copy import copy
 from typing import Any
 from uuid import UUID, SafeUUID
 
@@ -34,11 +36,11 @@ def outcome(call: Callable[..., Any], *args: Any) -> Any:
 
 
 def agree(name: str, *args: Any) -> None:
-    """The same answer or error, and the same done to the dictionaries among the arguments."""
-    theirs, ours = ([dict(each) if type(each) is dict else each for each in args] for _ in range(2))
+    """The same answer or error, and the same done to the dictionaries and arrays among the arguments."""
+    theirs, ours = ([copy(each) if type(each) in (dict, array) else each for each in args] for _ in range(2))
     assert outcome(getattr(NATIVE, name), *ours) == outcome(getattr(_fastpath_py, name), *theirs)
-    assert outcome(lambda: [each for each in ours if type(each) is dict]) == outcome(
-        lambda: [each for each in theirs if type(each) is dict]
+    assert outcome(lambda: [each for each in ours if type(each) in (dict, array)]) == outcome(
+        lambda: [each for each in theirs if type(each) in (dict, array)]
     )
 
 

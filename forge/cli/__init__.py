@@ -11,7 +11,20 @@ import traceback
 from collections.abc import Callable, Sequence
 
 from forge import config
-from forge.cli import budgets, cluster, db, doctor, enqueue, jobs, modules, project, queues, schedules, settings
+from forge.cli import (
+    budgets,
+    cluster,
+    db,
+    doctor,
+    enqueue,
+    jobs,
+    metrics,
+    modules,
+    project,
+    queues,
+    schedules,
+    settings,
+)
 from forge.cli import top as live
 from forge.cli.common import Cli, Parser
 from forge.errors import ExitCode, ForgeError
@@ -99,6 +112,7 @@ def build() -> Parser:
     live.add_options(add(top, "top", live.top))
     add(top, "pods", cluster.pods)
     cluster.add_options(add(top, "run", cluster.run))
+    metrics.add_options(add(top, "metrics", metrics.metrics))
     queue = group("queue", "Change one queue's settings.")
     change = add(queue, "set", queues.set_queue)
     change.add_argument("name", metavar="NAME")

@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from forge.cli.common import Cli, duration, table
+from forge.cli.metrics import cores, memory
 from forge.cluster.lease import Lease
 from forge.cluster.service import Runner, Service
 from forge.cluster.services import TIMEOUT, by_hand
@@ -14,22 +15,27 @@ from forge.errors import ExitCode, LockedError, LostLease, UsageError
 from forge.job import Pod
 from forge.storage import Storage, open_storage
 from forge.storage.leases import Leader
+from forge.storage.metrics import MINUTE, PodPoint
 
 __all__ = ["add_options", "leads", "pods", "run"]
 
-HEAD = ("pod", "host", "pid", "up", "heard of", "leads", "queues")
+HEAD = ("pod", "host", "pid", "up", "heard of", "cpu", "memory", "leads", "queues")
+USED_WITHIN = 180.0  # seconds: what pods said of themselves since is shown
 
 
 def pods(cli: Cli) -> int:
     """The pods that live, and which of them leads."""
     storage = cli.storage()
     found, leader, now = storage.pods(), storage.leases.leader(), storage.now()
+    used: dict[int, list[PodPoint]] = {}
+    for point in storage.metrics.read_pods(now - USED_WITHIN, now + MINUTE):
+        used.setdefault(point.pod, []).append(point)
     if cli.json:
-        cli.document({"leader": leader, "pods": [_as_json(pod, leader) for pod in found]})
+        cli.document({"leader": leader, "pods": [_as_json(pod, leader, used.get(pod.id, [])) for pod in found]})
     elif not found:
         cli.print("no pods; forge-master starts one")
     else:
-        cli.print(table(HEAD, (_row(pod, leader, now) for pod in found)))
+        cli.print(table(HEAD, (_row(pod, leader, now, used.get(pod.id, [])) for pod in found)))
     return ExitCode.OK
 
 
@@ -38,16 +44,18 @@ def leads(pod: Pod, leader: Leader | None) -> str:
     return f"term {leader.term}" if leader is not None and leader.pod == pod.id else "-"
 
 
-def _row(pod: Pod, leader: Leader | None, now: float) -> tuple[object, ...]:
+def _row(pod: Pod, leader: Leader | None, now: float, used: list[PodPoint]) -> tuple[object, ...]:
     up, silent = duration(now - pod.started_at.timestamp()), duration(now - pod.beat_at.timestamp())
-    return pod.id, pod.host, pod.pid, up, f"{silent} ago", leads(pod, leader), ", ".join(pod.queues)
+    use = cores(used), memory(used)
+    return pod.id, pod.host, pod.pid, up, f"{silent} ago", *use, leads(pod, leader), ", ".join(pod.queues)
 
 
-def _as_json(pod: Pod, leader: Leader | None) -> dict[str, Any]:
+def _as_json(pod: Pod, leader: Leader | None, used: list[PodPoint]) -> dict[str, Any]:
     term = leader.term if leader is not None and leader.pod == pod.id else None
     return {
         "id": pod.id, "host": pod.host, "pid": pod.pid, "queues": pod.queues, "started_at": pod.started_at,
-        "beat_at": pod.beat_at, "term": term,
+        "beat_at": pod.beat_at, "term": term, "cpu": used[-1].cpu if used else {},
+        "memory": used[-1].memory if used else {},
     }  # fmt: skip
 
 

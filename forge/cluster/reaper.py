@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from forge.cluster.service import Service
 from forge.storage import Storage
+from forge.storage.contract import Fates
 
 __all__ = ["Reaper", "Streak"]
 
@@ -50,8 +51,16 @@ class Reaper(Service):
     leader_only = False
     level = logging.WARNING
 
-    def __init__(self, storage: Storage, stale: Callable[[], float], streak: Streak | None) -> None:
-        """`stale` answers for how many seconds a pod may be silent. Without a streak nothing is waited for."""
+    def __init__(
+        self,
+        storage: Storage,
+        stale: Callable[[], float],
+        streak: Streak | None,
+        taken_back: Callable[[Fates], None] = lambda _: None,
+    ) -> None:
+        """`stale` answers for how many seconds a pod may be silent. Without a streak nothing is waited for.
+        `taken_back` is told of every job that was."""
+        self._taken_back = taken_back
         self._storage, self._stale, self._streak = storage, stale, streak
         self.every = min(EVERY, stale() / 2)
 
@@ -60,7 +69,9 @@ class Reaper(Service):
         self.every = min(EVERY, stale / 2)
         if self._streak is not None and not self._streak.lasts(stale):
             return None
-        reaped = self._storage.reap(stale)
+        fates: Fates = []
+        reaped = self._storage.reap(stale, fates=fates)
+        self._taken_back(fates)
         if not reaped.pods and not reaped.jobs:
             return None
         pods, jobs = len(reaped.pods), reaped.jobs

@@ -6,12 +6,14 @@ import logging
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from forge.config import suggest
 from forge.job import Claim, Ending, Released
 from forge.master.budgets import Budgets
 from forge.master.couriers import Courier, Post
 from forge.master.lanes import Lane
+from forge.master.meter import Meter
 from forge.master.presence import Presence
 from forge.master.rolling import Nurseries
 from forge.master.telling import Sometimes, log
@@ -21,6 +23,8 @@ from forge.storage.contract import Incarnation
 from forge.storage.lines import Taken, Turns, claim_in_turn
 
 __all__ = ["Claimer"]
+
+T = TypeVar("T")
 
 # How long a job of a kind that nobody here knows stays away: so that in a rolling deploy a pod that does know it comes
 # by, and a backlog of such jobs does not come back all at once.
@@ -40,7 +44,9 @@ class Claimer:
         writer: Writer,
         budgets: Budgets,
         lanes: Mapping[str, Lane],
+        meter: Meter,
     ) -> None:
+        self._meter = meter
         self._storage, self._presence, self._nurseries, self._writer = storage, presence, nurseries, writer
         self._budgets, self._lanes = budgets, lanes
         budgets.on_tokens, writer.on_written = self._tokens_came, self._slots_came
@@ -72,7 +78,7 @@ class Claimer:
             lane.begin(now)
             who, queue, water = self._presence.who, lane.queue, lane.low_water
             self.courier.send(
-                lambda: self._storage.claim(who, queue, n, water),
+                self._timed(lambda: self._storage.claim(who, queue, n, water)),
                 lambda claims, error: self._came(lane, n, who, claims or [], error),
             )
 
@@ -107,7 +113,17 @@ class Claimer:
             elif turns.closed and turns.scopes:
                 lane.due_in(TOKENS_AGAIN, time.monotonic())
 
-        self.courier.send(lambda: claim_in_turn(self._storage, who, queue, n, water, turns, allowed), came)
+        errand = self._timed(lambda: claim_in_turn(self._storage, who, queue, n, water, turns, allowed))
+        self.courier.send(errand, came)
+
+    def _timed(self, errand: Callable[[], T]) -> Callable[[], T]:
+        def run() -> T:
+            began = time.monotonic()
+            found = errand()
+            self._meter.took("claims", began)
+            return found
+
+        return run
 
     def _tokens_came(self, scope: str) -> None:
         for lane in self._lanes.values():

@@ -15,6 +15,7 @@ from typing import Any
 from forge.job import Claim, Ending, Released
 from forge.logs import stacks
 from forge.master.lanes import Lane
+from forge.master.meter import Processes
 from forge.master.nursery import Nursery, how_it_ended
 from forge.master.rolling import Nurseries
 from forge.master.slots import Slot
@@ -63,6 +64,12 @@ class Crew:
         """All of them."""
         for lane in self._lanes.values():
             yield from lane.slots
+
+    def processes(self) -> Processes:
+        """Its processes, from any thread."""
+        slots = [slot for lane in list(self._lanes.values()) for slot in list(lane.slots)]
+        zygotes = [nursery.process.pid for nursery in self.nurseries.all()]
+        return Processes(zygotes, [slot.pid for slot in slots if slot.pid])
 
     def summary(self, in_programs: int) -> str:
         """`4 workers, 2 jobs running`; `in_programs` are jobs that no worker runs."""

@@ -3,10 +3,14 @@ so that neither the loop nor the heart waits for them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from forge.cluster.lease import Lease
 from forge.cluster.service import Runner
 from forge.cluster.services import services
 from forge.config import Config
+from forge.master.crew import Crew
+from forge.master.meter import Meter, Metering
 from forge.master.presence import Presence
 from forge.master.rolling import Nurseries
 from forge.storage import Storage
@@ -17,12 +21,31 @@ __all__ = ["Duties"]
 class Duties:
     """One pod's. Nothing here waits for the database, but `join`."""
 
-    def __init__(self, storage: Storage, config: Config, presence: Presence, nurseries: Nurseries) -> None:
-        """`storage` is for them alone and has a timeout."""
-        self._config = config
-        self._lease = Lease(storage.leases, lambda: presence.who.pod.id, config.leader_ttl)
-        mine = services(storage, lambda: self._config, presence.streak, lambda: nurseries.current.schedules)
-        self._runner = Runner(mine, self._lease)
+    def __init__(
+        self,
+        storages: Sequence[Storage],
+        config: Config,
+        presence: Presence,
+        nurseries: Nurseries,
+        meter: Meter,
+        crew: Crew,
+    ) -> None:
+        """Of the pod's storages the last one is for them alone and has a timeout."""
+        self._config, storage = config, storages[-1]
+
+        def pod() -> int:
+            return presence.who.pod.id
+
+        self._lease = Lease(storage.leases, pod, config.leader_ttl)
+        self._metering = Metering(meter, storages, pod, crew.processes)
+        mine = services(
+            storage,
+            lambda: self._config,
+            presence.streak,
+            lambda: nurseries.current.schedules,
+            meter.taken_back,
+        )
+        self._runner = Runner([*mine, self._metering], self._lease)
         presence.nobody_leads = self._runner.poke
 
     def start(self) -> None:
@@ -39,5 +62,6 @@ class Duties:
         self._runner.stop()
 
     def join(self, timeout: float) -> None:
-        """Give what is under way a moment to end."""
+        """Give what is under way a moment to end, and report what has been counted to the last."""
         self._runner.join(timeout)
+        self._metering.last(timeout)

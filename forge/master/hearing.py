@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
+from array import array
 from collections.abc import Mapping
 from typing import Any
 
 import orjson
 
+from forge import fastpath
 from forge.job import Claim, Released
 from forge.master.crew import Crew
 from forge.master.lanes import Lane
+from forge.master.meter import Meter
 from forge.master.questions import Desk
 from forge.master.slots import Slot
 from forge.master.stopping import ended_late
@@ -23,22 +26,23 @@ __all__ = ["Hearing"]
 class Hearing:
     """Reads a worker's lines and passes them on."""
 
-    def __init__(self, lanes: Mapping[str, Lane], crew: Crew, writer: Writer, desk: Desk) -> None:
-        self._lanes, self._crew, self._writer, self._desk = lanes, crew, writer, desk
+    def __init__(self, lanes: Mapping[str, Lane], crew: Crew, writer: Writer, desk: Desk, meter: Meter) -> None:
+        self._lanes, self._crew, self._writer, self._desk, self._meter = lanes, crew, writer, desk, meter
 
     def hear(self, slot: Slot) -> bool:
         """What has come in from a worker. False: nothing."""
         lane, now = self._lanes[slot.queue], time.monotonic()
         back: list[Claim] = []  # unstarted
+        times = self._meter.tally(slot.queue).times
         try:
-            heard = slot.receive(now)
+            heard = slot.receive(now, times, self._meter.ahead)
             if heard.done:
                 lane.note_all(len(heard.done), heard.total, heard.longest)
                 self._writer.done(heard.done)
             for line in heard.lines:
                 message = orjson.loads(line)
                 if "status" in message:
-                    self._replied(lane, slot, message, now, back)
+                    self._replied(lane, slot, message, now, back, times)
                 else:
                     self._said(slot, message)
         except EOFError:
@@ -54,14 +58,17 @@ class Hearing:
                 lane.take_back(back)
         return bool(heard.done or heard.lines)
 
-    def _replied(self, lane: Lane, slot: Slot, message: dict[str, Any], now: float, back: list[Claim]) -> None:
-        claim, stop = slot.answered(message["id"], now)
+    def _replied(
+        self, lane: Lane, slot: Slot, message: dict[str, Any], now: float, back: list[Claim], times: array[int]
+    ) -> None:
+        claim, stop, sent = slot.answered(message["id"], now)
         if claim is None:
             if slot.killed_for is None:
                 raise ValueError(f"it answered for {message['id']}, which it did not have")
             return  # not ours any more
         if message["status"] == "written":  # in the database already, with the handler's own writes
-            lane.note(float(message.get("took", 0.0)))
+            self._took(lane, claim, sent, message, times)
+            self._meter.completed(slot.queue)
             return
         ending = ending_of(message, claim)
         unstarted = isinstance(ending.outcome, Released) and not ending.delay and ending.outcome.message is None
@@ -69,10 +76,15 @@ class Hearing:
             back.append(claim)  # another worker gets it
             return
         if not unstarted:
-            lane.note(float(message.get("took", 0.0)))
+            self._took(lane, claim, sent, message, times)
         if stop is not None:
             ending = ended_late(ending, stop, self._crew.nurseries.current.kinds)
         self._writer.end(ending)
+
+    def _took(self, lane: Lane, claim: Claim, sent: float, message: dict[str, Any], times: array[int]) -> None:
+        seconds = float(message.get("took", 0.0))
+        lane.note(seconds)
+        fastpath.timed(times, seconds, claim.run_at, sent, self._meter.ahead)
 
     def _said(self, slot: Slot, message: dict[str, Any]) -> None:
         if "hello" in message:

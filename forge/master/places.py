@@ -25,6 +25,8 @@ class Places:
     def __init__(self, free: Callable[[str], int], finish: Callable[[Ending], None]) -> None:
         """`free` tells how many places of a queue its workers leave; `finish` is told every ending."""
         self._free, self._finish = free, finish
+        # Told of each job that was started: since when (monotonic), and for how long it ran.
+        self.ran: Callable[[Claim, float, float], None] = lambda *_: None
         self.taken: Counter[str] = Counter()  # by queue: all of them
         self.running: Counter[str] = Counter()
         self.blocked: Counter[str] = Counter()  # could run, if their queue had a place
@@ -54,6 +56,7 @@ class Places:
         if (since := self._started.get(ending.claim.id)) is not None:
             seconds = time.monotonic() - since
             self._paces[ending.claim.queue].note(1, seconds, seconds)
+            self.ran(ending.claim, since, seconds)
         self.put_back(ending.claim)
         self.taken[ending.claim.queue] -= 1
         self._finish(ending)

@@ -18,6 +18,7 @@ from forge.cluster.reaper import Streak
 from forge.config import Config, QueueConfig
 from forge.master.couriers import Beater, Courier, Ears, Post
 from forge.master.identity import is_dead, own_name
+from forge.master.meter import Meter
 from forge.master.telling import Sometimes, log
 from forge.storage import Storage
 from forge.storage.contract import SETTINGS, Incarnation
@@ -51,9 +52,12 @@ def prepare(storage: Storage, queues: Mapping[str, QueueConfig], changed: Mappin
 class Presence:
     """One pod. Its threads talk to the database; the loop reads what they found."""
 
-    def __init__(self, storage: Storage, heart: Storage, config: Config, post: Post) -> None:
+    def __init__(
+        self, storage: Storage, heart: Storage, config: Config, post: Post, meter: Meter | None = None
+    ) -> None:
         """`heart` is a storage for the heartbeat alone, which must not wait behind other work."""
         self._storage, self._heart, self._config, self._post = storage, heart, config, post
+        self._meter = meter or Meter()
         self.who: Incarnation
         self.trusted_until = 0.0  # monotonic
         self.holding = False  # jobs are in hand, so somebody may want them cancelled
@@ -77,6 +81,7 @@ class Presence:
         began = time.monotonic()
         self.who = self._beating_for = self._register(self._storage)
         self.trusted_until = began + self._config.stale_after
+        self._meter.ask_clock(self._storage)
         self.running = dict.fromkeys(queues, 0)
         shares = self._storage.shares.look(self.who, self.running)
         self.lined = self._storage.shares.lined
@@ -126,10 +131,12 @@ class Presence:
         cancels: list[tuple[UUID, int]] = []
         if self.holding:
             alive, cancels = self._heart.pulse(who)
+            self._meter.took("beats", began)
             shares = self._shares() if alive else None
         else:
             shares = self._heart.shares.beat(who, self.running)
             self.lined |= self._heart.shares.lined
+            self._meter.took("beats", began)
         self.streak.beat(self._config.stale_after)
         if shares is None:
             self._beating_for = self._register(self._heart)

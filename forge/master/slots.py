@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from array import array
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -127,8 +128,9 @@ class Slot:
                 self._out.append(data[sent:])
                 return
 
-    def receive(self, now: float) -> Heard:
-        """What has come in. EOFError: the process is gone."""
+    def receive(self, now: float, times: array[int] | None = None, ahead: float | None = None) -> Heard:
+        """What has come in. EOFError: the process is gone. Jobs that are done are counted in `times`: see
+        `forge.fastpath.timed`."""
         assert self.channel is not None
         try:
             data = self.channel.recv(1 << 18)
@@ -141,7 +143,8 @@ class Slot:
         head = next(iter(self.in_hand), None)
         # A job that is to stop is looked at closely.
         in_hand = {} if self.stops else self.in_hand
-        done, lines, rest, total, longest = fastpath.answers(self._rest + data if self._rest else data, in_hand, _DONE)
+        data = self._rest + data if self._rest else data
+        done, lines, rest, total, longest = fastpath.answers(data, in_hand, _DONE, times, ahead)
         self._rest = within_limit(rest)
         if done and head not in self.in_hand:
             self.head_since, self.recalled = now, False
@@ -151,12 +154,12 @@ class Slot:
         """It has said hello."""
         self.pid, self.capacity, self.ready = int(message["hello"]), max(1, int(message.get("capacity", 1))), True
 
-    def answered(self, id: str, now: float) -> tuple[Claim | None, Stop | None]:
-        """A job has come back; None if it was not in hand."""
+    def answered(self, id: str, now: float) -> tuple[Claim | None, Stop | None, float]:
+        """A job has come back, that was sent then; None if it was not in hand."""
         if self.in_hand and next(iter(self.in_hand)) == id:
             self.head_since, self.recalled = now, False
-        claim, _ = self.in_hand.pop(id, (None, 0.0))
-        return claim, self.stops.pop(id, None) if self.stops else None
+        claim, sent = self.in_hand.pop(id, (None, 0.0))
+        return claim, self.stops.pop(id, None) if self.stops else None, sent
 
     def close(self) -> list[Claim]:
         """The process is gone: what it had in hand, oldest first."""

@@ -29,6 +29,7 @@ from forge.master.crew import Crew
 from forge.master.duties import Duties
 from forge.master.hearing import Hearing
 from forge.master.lanes import Lane, arrange
+from forge.master.meter import Meter
 from forge.master.notify import Notifier
 from forge.master.nursery import Nursery
 from forge.master.offers import Offers
@@ -79,24 +80,26 @@ class Master:
         self._tick_at = 0.0  # monotonic: look at the clock then
         self._sometimes = Sometimes(60.0)
         self.lanes: dict[str, Lane] = {}
-        self.presence = Presence(storage, heart, config, self._post)
+        self._meter = Meter()
+        self.presence = Presence(storage, heart, config, self._post, self._meter)
         self._clerk = Courier("clerk", self._post, patient=False)
-        self._writer = Writer(storage, self._post, self.presence, self._due_again)
+        self._writer = Writer(storage, self._post, self.presence, self._due_again, self._meter)
         self._budgets = Budgets(storage, self._post, self.presence, config.limits)
         self._desk = Desk(storage, self._clerk, self._budgets)
         self._wakes = Wakes(storage, self._clerk)
         self._sharing = Sharing(storage, self.lanes, self.presence, self._clerk, self._hurry)
         self.crew = Crew(self.lanes, self._selector, self._writer.end)
         self.nurseries = Nurseries(nursery, config, self._selector, self._heard, self._settled)
-        self._duties = Duties(cluster, config, self.presence, self.nurseries)
+        self._duties = Duties((storage, heart, cluster), config, self.presence, self.nurseries, self._meter, self.crew)
         self.crew.nurseries = self.nurseries
-        self.crew.hear = Hearing(self.lanes, self.crew, self._writer, self._desk).hear
-        told = (self.presence, self.nurseries, self._writer, self._budgets, self.lanes)
+        self.crew.hear = Hearing(self.lanes, self.crew, self._writer, self._desk, self._meter).hear
+        told = (self.presence, self.nurseries, self._writer, self._budgets, self.lanes, self._meter)
         self._claimer = Claimer(storage, self._post, *told)
         self._offers = Offers(storage, self.presence, self._claimer)
         self._news_pushed, self._news_listening = self._offers.came, self._offers.listening
         self.programs = Programs(self._selector, self._writer.end, self._free_places, log, hidden)
         self.programs.configure(config, nursery)
+        self.programs.places.ran = self._meter.ran
         self._claimer.take = self.programs.take
         self._make_lanes()
 

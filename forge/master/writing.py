@@ -7,14 +7,18 @@ ending in it, and the others must not wait for that one for ever: the batch is h
 from __future__ import annotations
 
 import logging
+import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from forge.errors import DatabaseError
-from forge.job import Claim, Ending, Failed, Released, Snooze
+from forge.job import Claim, Done, Ending, Failed, Released, Snooze
 from forge.master.couriers import Courier, Post
+from forge.master.meter import Meter
 from forge.master.presence import Presence
 from forge.master.telling import counted, log
 from forge.storage import Storage
+from forge.storage.contract import Fates
 
 __all__ = ["MOST_UNWRITTEN", "Batch", "Writer"]
 
@@ -26,8 +30,12 @@ PAUSE = 60.0  # seconds until a job whose result cannot be stored is tried again
 class Batch:
     """Endings on their way. Call it until it answers; a DatabaseError means later."""
 
-    def __init__(self, storage: Storage, endings: Sequence[Ending], max_crashes: int) -> None:
-        self._storage, self._max_crashes = storage, max_crashes
+    def __init__(
+        self, storage: Storage, endings: Sequence[Ending], max_crashes: int, meter: Meter | None = None
+    ) -> None:
+        self._storage, self._max_crashes, self._meter = storage, max_crashes, meter or Meter()
+        self.fates: Fates = []
+        self.refused: list[Ending] = []  # that could not be written
         self._todo = [list(endings)]
         self._stale: list[Ending] = []
         self._tries = 0
@@ -35,12 +43,15 @@ class Batch:
     def __call__(self) -> list[Ending]:
         """The stale ones, once all are written."""
         while self._todo:
+            began = time.monotonic()
             try:
-                self._stale += self._storage.finalize(self._todo[-1], max_crashes=self._max_crashes)
+                part = self._storage.finalize(self._todo[-1], max_crashes=self._max_crashes, fates=self.fates)
             except DatabaseError as e:
                 self._storage.now()  # raises while the database is away
                 self._refused(e)
             else:
+                self._meter.took("finalizes", began)
+                self._stale += part
                 self._todo.pop()
                 self._tries = 0
         return self._stale
@@ -55,6 +66,7 @@ class Batch:
         if self._tries % TRIES:
             self._todo.append(part)
             raise error
+        self.refused.append(part[0])
         if self._tries == TRIES:
             said = ascii(str(error))[1:-1][:500]
             self._todo.append([Ending(part[0].claim, Failed(f"the result could not be stored: {said}"), PAUSE)])
@@ -65,9 +77,19 @@ class Batch:
 class Writer:
     """What has ended is written at once if the courier is free, else with whatever ends until it is."""
 
-    def __init__(self, storage: Storage, post: Post, presence: Presence, again: Callable[[str, float], None]) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        post: Post,
+        presence: Presence,
+        again: Callable[[str, float], None],
+        meter: Meter | None = None,
+    ) -> None:
         """`again` is told the queue and the seconds after which a job that was written may run again."""
         self._storage, self._presence, self._again = storage, presence, again
+        self._meter = meter or Meter()
+        # By queue, of those that are to be written. A plain dictionary: a Counter costs each job 0.15 µs more.
+        self._done: dict[str, int] = {}
         self._courier = Courier("finalize", post, patient=True)
         self._endings: list[Ending] = []
         self._due: set[tuple[str, float]] = set()  # queues, and the seconds after which a job of theirs may run again
@@ -90,13 +112,18 @@ class Writer:
         return self.unwritten > MOST_UNWRITTEN
 
     def done(self, endings: list[Ending]) -> None:
-        """These have ended well, with nothing to keep."""
+        """These of one queue have ended well, with nothing to keep."""
         self._endings += endings
+        queue = endings[0].claim.queue
+        self._done[queue] = self._done.get(queue, 0) + len(endings)
 
     def end(self, ending: Ending) -> None:
         """A job has ended."""
         self._endings.append(ending)
         claim, outcome = ending.claim, ending.outcome
+        if type(outcome) is Done:
+            self._done[claim.queue] = self._done.get(claim.queue, 0) + 1
+            return
         if (seconds := _due_in(ending)) is not None:
             self._due.add((claim.queue, seconds))
         if isinstance(outcome, Failed):
@@ -111,6 +138,7 @@ class Writer:
     def forget(self) -> None:
         """They are somebody else's now."""
         self._endings.clear()
+        self._done.clear()
         self._due.clear()
 
     def flush(self, max_crashes: int) -> None:
@@ -118,16 +146,28 @@ class Writer:
         if self._endings and not self._courier.busy:
             endings, self._endings = self._endings, []
             due, self._due = self._due, set()
+            done, self._done = self._done, {}
             self._under_way = len(endings)
-            batch = Batch(self._storage, endings, max_crashes)
-            self._courier.send(batch, lambda stale, error: self._written(due, stale, error))
+            batch = Batch(self._storage, endings, max_crashes, self._meter)
+            self._courier.send(batch, lambda stale, error: self._written(batch, done, due, stale, error))
 
-    def _written(self, due: set[tuple[str, float]], stale: Sequence[Ending] | None, error: str | None) -> None:
+    def _written(
+        self,
+        batch: Batch,
+        done: dict[str, int],
+        due: set[tuple[str, float]],
+        stale: Sequence[Ending] | None,
+        error: str | None,
+    ) -> None:
         self._under_way = 0
         if error is not None:
             log(f"results could not be written: {error}", level=logging.ERROR)
         else:
             self._presence.is_back()
+            undone = Counter(e.claim.queue for e in (*(stale or ()), *batch.refused) if type(e.outcome) is Done)
+            for queue, n in done.items():
+                self._meter.completed(queue, n - undone[queue])
+            self._meter.ended(batch.fates)
         for queue, seconds in due:
             self._again(queue, seconds)
         self.on_written()

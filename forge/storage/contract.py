@@ -15,13 +15,15 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Self
 from uuid import UUID
 
-from forge.codec import check_name, clean_text
+from forge.codec import check_name
 from forge.errors import UsageError
 from forge.job import Claim, Counts, Done, Ending, Job, JobFilter, NewJob, Page, Pod, QueueSettings, Receipt, Status
 from forge.storage.budgets import Budgets
 from forge.storage.leases import Leases
 from forge.storage.lines import Lines
 from forge.storage.low_water import LowWater
+from forge.storage.metrics import Metrics
+from forge.storage.notes import Note
 from forge.storage.schedules import Schedules
 from forge.storage.shares import Shares
 from forge.storage.statements import Query
@@ -30,6 +32,7 @@ __all__ = [
     "RETRY_DELAYS",
     "Cancellation",
     "Deletion",
+    "Fates",
     "Incarnation",
     "Listener",
     "LowWater",
@@ -53,11 +56,7 @@ THROTTLE_ATTEMPTS_CAP = 30
 THROTTLE_GRACE_SECONDS = 120.0
 MAX_CRASHES = 3
 
-MAX_PROGRESS_MESSAGE = 500  # characters; the rest is cut
-
-# (job, token, percent, message): how far a running job is.
-Note = tuple[UUID, int, float, str | None]
-
+Fates = list[tuple[Ending, Status]]  # endings that were accepted, and what the job is since
 Cancellation = Literal["cancelled", "requested", "ended"]  # requested: it runs, its owner has been told
 Deletion = Literal["deleted", "requested"]
 
@@ -159,6 +158,7 @@ class Storage(abc.ABC):
     shares: Shares  # how the workers of queues are split over pods
     budgets: Budgets  # rates that pods share
     lines: Lines  # how jobs are claimed that may not run whenever a worker is free
+    metrics: Metrics
 
     def __enter__(self) -> Self:
         return self
@@ -222,8 +222,11 @@ class Storage(abc.ABC):
         had not been answered: who hears of one later must not run it."""
 
     @abc.abstractmethod
-    def finalize(self, endings: Sequence[Ending], *, max_crashes: int = MAX_CRASHES) -> list[Ending]:
-        """End claims in one round trip and one commit. Answers the stale ones, which changed nothing.
+    def finalize(
+        self, endings: Sequence[Ending], *, max_crashes: int = MAX_CRASHES, fates: Fates | None = None
+    ) -> list[Ending]:
+        """End claims in one round trip and one commit. Answers the stale ones, which changed nothing. What became of
+        jobs that are not done is added to `fates`; those of a commit that was in doubt may be missing there.
 
         The children of an accepted Done are stored in the same transaction (then it is a few round trips)."""
 
@@ -280,9 +283,10 @@ class Storage(abc.ABC):
         """Give back all claims of a pod known to be dead, attempts refunded; `crashed` counts it against the jobs."""
 
     @abc.abstractmethod
-    def reap(self, stale: float = 60.0, delay: float = 0.0) -> Reaped:
+    def reap(self, stale: float = 60.0, delay: float = 0.0, *, fates: Fates | None = None) -> Reaped:
         """Remove pods silent for `stale` seconds and fail their claims ("reaped after stale heartbeat"); now and then
-        also claims of pods that nobody knows of. `delay` is how long such a job waits before its retry."""
+        also claims of pods that nobody knows of. `delay` is how long such a job waits before its retry; `fates` is as
+        for `finalize`."""
 
     # -- operating ---------------------------------------------------------------------------------------------
 
@@ -368,16 +372,6 @@ def accepted_children(endings: Sequence[Ending], stale: Sequence[Ending]) -> lis
         else:
             found |= {job.id: job for job in ending.children}
     return sorted(found.values(), key=lambda job: (job.dedupe_key is None, job.dedupe_key))
-
-
-def tidy_notes(notes: Sequence[Note]) -> list[Note]:
-    """The last note of each claim, by id (two transactions must lock rows in one order), in bounds."""
-    last = {(note[0], note[1]): note for note in notes}
-    return [
-        (job, token, min(max(percent, 0.0), 100.0), message and clean_text(message[:MAX_PROGRESS_MESSAGE]))
-        for job, token, percent, message in sorted(last.values(), key=lambda note: (note[0].int, note[1]))
-        if percent == percent  # NaN is not JSON
-    ]
 
 
 # Bounds of the numeric settings of a queue.

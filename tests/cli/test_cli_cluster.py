@@ -18,7 +18,7 @@ def test_pods_shows_who_leads_and_the_term(forge: Shell, url: str, storage: Stor
     one, two = (storage.register(name, ["mail", "web"], f"host-{name}", n) for n, name in enumerate("ab", 4711))
     term = storage.leases.acquire(Holder("k", two.pod.id, "host-b", 4712), 60.0).term
     head, first, second = (line.split() for line in forge.ok("pods", "--database", url).splitlines())
-    assert head == ["pod", "host", "pid", "up", "heard", "of", "leads", "queues"]
+    assert head == ["pod", "host", "pid", "up", "heard", "of", "cpu", "memory", "leads", "queues"]
     assert first[:3] == [str(one.pod.id), "host-a", "4711"]
     assert first[-3:] == ["-", "mail,", "web"]
     assert second[-4:] == ["term", str(term), "mail,", "web"]

@@ -26,6 +26,11 @@ TABLES = (
     "budget",
     "budget_lease",
     "line_queue",
+    "metric",
+    "metric_part",
+    "metric_pod",
+    "metric_database",
+    "metric_writer",
 )
 
 

@@ -224,6 +224,11 @@ def sql(url: str, statement: str) -> list[tuple[Any, ...]]:
         "budget",
         "budget_lease",
         "line_queue",
+        "metric",
+        "metric_part",
+        "metric_pod",
+        "metric_database",
+        "metric_writer",
     )
     if is_sqlite(url):
         with _sqlite(url) as conn:

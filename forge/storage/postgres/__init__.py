@@ -34,6 +34,7 @@ from forge.storage.contract import (
     MAX_CRASHES,
     Cancellation,
     Deletion,
+    Fates,
     Incarnation,
     Listener,
     LowWater,
@@ -47,9 +48,9 @@ from forge.storage.contract import (
     Want,
     check_settings,
     run_plan,
-    tidy_notes,
 )
 from forge.storage.deaf import Deaf
+from forge.storage.notes import tidy_notes
 from forge.storage.postgres import guest
 from forge.storage.postgres import schema as schema_of
 from forge.storage.postgres.budgets import PostgresBudgets
@@ -59,6 +60,7 @@ from forge.storage.postgres.connection import Connection, Database, Rows, TextAr
 from forge.storage.postgres.leases import PostgresLeases, led
 from forge.storage.postgres.lines import PostgresLines
 from forge.storage.postgres.listener import PostgresListener
+from forge.storage.postgres.metrics import PostgresMetrics
 from forge.storage.postgres.rows import as_job, bare_claim, columns, encoded, fields, packed_ids, uuid_of
 from forge.storage.postgres.schedules import PostgresSchedules
 from forge.storage.postgres.shares import PostgresShares
@@ -100,6 +102,7 @@ class PostgresStorage(Storage):
         self.budgets = PostgresBudgets(self._db, self._queries)
         self._sweep_at = 0.0  # monotonic
         self.schedules = PostgresSchedules(self._db, self._queries, self.enqueue_plan)
+        self.metrics = PostgresMetrics(self._db, self._queries, self._claims)
         parts = conninfo_to_dict(self._db.conninfo)
         self.url = f"postgresql://{parts.get('host', 'localhost')}/{parts.get('dbname', '')}"
 
@@ -202,8 +205,10 @@ class PostgresStorage(Storage):
     def withdraw(self, who: Incarnation, tokens: Sequence[int]) -> None:
         self._claims.withdraw(who, tokens)
 
-    def finalize(self, endings: Sequence[Ending], *, max_crashes: int = MAX_CRASHES) -> list[Ending]:
-        return self._claims.finalize(endings, max_crashes)
+    def finalize(
+        self, endings: Sequence[Ending], *, max_crashes: int = MAX_CRASHES, fates: Fates | None = None
+    ) -> list[Ending]:
+        return self._claims.finalize(endings, max_crashes, fates)
 
     def exchange(
         self, who: Incarnation, endings: Sequence[Ending], wants: Sequence[Want], *, max_crashes: int = MAX_CRASHES
@@ -261,19 +266,26 @@ class PostgresStorage(Storage):
     def release(self, pod: int, message: str | None = None, *, crashed: bool = False) -> int:
         return self._take_back([pod], Released(message, crashed))
 
-    def _take_back(self, pods: Sequence[int], outcome: Released | Failed, delay: float = 0.0, all: bool = False) -> int:
+    def _take_back(
+        self,
+        pods: Sequence[int],
+        outcome: Released | Failed,
+        delay: float = 0.0,
+        all: bool = False,
+        fates: Fates | None = None,
+    ) -> int:
         """End every claim of these pods the same way, and with `all` those of pods that nobody knows of."""
         rows = self._rows("claims_of_pods", pods=list(pods), orphans=all)
         endings = [Ending(bare_claim(*row), outcome, delay) for row in rows]
-        stale = [self.finalize(endings[at : at + 1000]) for at in range(0, len(endings), 1000)]
+        stale = [self.finalize(endings[at : at + 1000], fates=fates) for at in range(0, len(endings), 1000)]
         return len(endings) - sum(map(len, stale))
 
-    def reap(self, stale: float = 60.0, delay: float = 0.0) -> Reaped:
+    def reap(self, stale: float = 60.0, delay: float = 0.0, *, fates: Fates | None = None) -> Reaped:
         gone = [row[0] for row in self._rows("mark_stale_pods", stale=stale, unfinished=_UNFINISHED)]
         sweep = time.monotonic() >= self._sweep_at
         if not gone and not sweep:
             return Reaped([], 0)
-        jobs = self._take_back(gone, Failed("reaped after stale heartbeat"), delay, all=sweep)
+        jobs = self._take_back(gone, Failed("reaped after stale heartbeat"), delay, all=sweep, fates=fates)
         if sweep:
             self._sweep_at = time.monotonic() + _SWEEP_EVERY
         self._do("remove_pods", pods=gone)

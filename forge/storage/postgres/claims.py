@@ -15,7 +15,17 @@ from psycopg.pq.abc import PGresult
 
 from forge import fastpath
 from forge.job import Claim, Ending, NewJob, Released
-from forge.storage.contract import MAX_CRASHES, RETRY_DELAYS, Incarnation, Plan, Step, Want, accepted_children, run_plan
+from forge.storage.contract import (
+    MAX_CRASHES,
+    RETRY_DELAYS,
+    Fates,
+    Incarnation,
+    Plan,
+    Step,
+    Want,
+    accepted_children,
+    run_plan,
+)
 from forge.storage.low_water import LowWater, scan
 from forge.storage.postgres.connection import Connection, Database, Int8Array, Timestamp, hot, pipeline, rows_of
 from forge.storage.postgres.endings import Batch
@@ -65,6 +75,11 @@ class Claims:
     def close(self) -> None:
         """Give back the connections."""
         self._db.close()
+
+    @property
+    def size(self) -> int:
+        """Connections that are open."""
+        return self._db.size
 
     def register(self, who: Incarnation) -> None:
         """A pod whose claims are all made here."""
@@ -148,11 +163,13 @@ class Claims:
 
         return self._db.attempt(work)
 
-    def finalize(self, endings: Sequence[Ending], max_crashes: int = MAX_CRASHES) -> list[Ending]:
+    def finalize(
+        self, endings: Sequence[Ending], max_crashes: int = MAX_CRASHES, fates: Fates | None = None
+    ) -> list[Ending]:
         """See `Storage.finalize`."""
         if not endings:
             return []
-        return self._end(endings, max_crashes, lambda conn, batch: self._run(conn, batch, ()))[0]
+        return self._end(endings, max_crashes, lambda conn, batch: self._run(conn, batch, ()), fates)[0]
 
     def exchange(
         self, who: Incarnation, endings: Sequence[Ending], wants: Sequence[Want], max_crashes: int
@@ -181,7 +198,11 @@ class Claims:
         return self._end(endings, max_crashes, run)
 
     def _end(
-        self, endings: Sequence[Ending], max_crashes: int, run: Callable[[Connection, _Try], Any]
+        self,
+        endings: Sequence[Ending],
+        max_crashes: int,
+        run: Callable[[Connection, _Try], Any],
+        fates: Fates | None = None,
     ) -> tuple[list[Ending], Any]:
         """Finalize with whatever else `run` puts into the same transaction."""
         tried: list[_Try] = []
@@ -193,6 +214,8 @@ class Claims:
 
         found = self._db.attempt(work)
         stale = tried[-1].batch.stale
+        if fates is not None:
+            fates += tried[-1].batch.fates
         if len(tried) > 1 and stale:
             stale = self._not_finalized(stale)
         self._count(endings, stale)

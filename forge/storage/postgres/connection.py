@@ -226,6 +226,12 @@ class Database:
             self._pool.close()
         self._pool = None
 
+    @property
+    def size(self) -> int:
+        """Connections that the pool has open."""
+        pool = self._pool
+        return pool.get_stats().get("pool_size", 0) if pool is not None and self._pid == os.getpid() else 0
+
     def attempt(self, work: Callable[[Connection], T], retries: Sequence[float] = RETRY_DELAYS) -> T:
         """Run `work` on a pooled connection, again after a passing failure. `work` must be safe to repeat."""
         for pause in (*retries, None):

@@ -12,8 +12,8 @@ from psycopg.pq.abc import PGresult
 
 from forge import fastpath
 from forge.codec import clean_text
-from forge.job import Cancelled, Dead, Done, Ending, Failed, Outcome, Released, Snooze, Throttled
-from forge.storage.contract import THROTTLE_GRACE_SECONDS, Step
+from forge.job import Cancelled, Dead, Done, Ending, Failed, Outcome, Released, Snooze, Status, Throttled
+from forge.storage.contract import THROTTLE_GRACE_SECONDS, Fates, Step
 from forge.storage.postgres.connection import Float8Array, Int8Array, TextArray, UuidArray, rows_of
 from forge.storage.statements import Queries
 
@@ -30,6 +30,7 @@ class Batch:
         self.kept: list[Ending] = []  # done, with one
         self.other: list[Ending] = []
         self.stale: list[Ending] = []
+        self.fates: Fates = []  # of the others
         self._packed = fastpath.plain_endings(endings, True)
         if self._packed is None:
             self._split(endings)
@@ -78,7 +79,10 @@ class Batch:
                     _, ids, tokens = rows_of(answer)[0]
                     self._missing(endings, set(zip(ids, tokens, strict=True)))
         if self.other:
-            self._missing(self.other, set(rows_of(next(itertools.islice(answers, self._cool_down_count, None)))))
+            judged = rows_of(next(itertools.islice(answers, self._cool_down_count, None)))
+            became = {(id_, token): Status(status) for id_, token, status in judged}
+            self.fates = [(e, became[key]) for e in self.other if (key := (e.claim.id, e.claim.token)) in became]
+            self._missing(self.other, set(became))
 
     def _missing(self, endings: Sequence[Ending], ours: set[tuple[Any, ...]]) -> None:
         self.stale += [e for e in endings if (e.claim.id, e.claim.token) not in ours]

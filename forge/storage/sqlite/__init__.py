@@ -34,6 +34,7 @@ from forge.storage.contract import (
     MAX_CRASHES,
     Cancellation,
     Deletion,
+    Fates,
     Incarnation,
     Listener,
     LowWater,
@@ -48,9 +49,9 @@ from forge.storage.contract import (
     accepted_children,
     check_settings,
     run_plan,
-    tidy_notes,
 )
 from forge.storage.deaf import Deaf
+from forge.storage.notes import tidy_notes
 from forge.storage.sqlite import operating, rows, schema
 from forge.storage.sqlite.budgets import SqliteBudgets
 from forge.storage.sqlite.database import PATIENCE, Database, Handle
@@ -59,6 +60,7 @@ from forge.storage.sqlite.endings import Endings
 from forge.storage.sqlite.leases import SqliteLeases, hold_term
 from forge.storage.sqlite.lines import SqliteLines
 from forge.storage.sqlite.listener import SqliteListener
+from forge.storage.sqlite.metrics import SqliteMetrics
 from forge.storage.sqlite.schedules import SqliteSchedules
 from forge.storage.sqlite.shares import SqliteShares
 from forge.storage.statements import load_queries
@@ -96,6 +98,7 @@ class SqliteStorage(Storage):
         self.shares = SqliteShares(self._reader, self._writer, clock, self._sql)
         self.budgets = SqliteBudgets(self._reader, self._writer, clock, self._sql)
         self.lines = SqliteLines(self._reader, self._writer, clock, self._sql)
+        self.metrics = SqliteMetrics(self._reader, self._writer, clock, self._sql)
         here = weakref.proxy(self)  # else only the collector would close what a storage that nobody needs has open
         self.schedules = SqliteSchedules(
             self._sql,
@@ -215,14 +218,24 @@ class SqliteStorage(Storage):
             params["priority"] = level[0][0]
         return rows.claims(found, token, queue)
 
-    def finalize(self, endings: Sequence[Ending], *, max_crashes: int = MAX_CRASHES) -> list[Ending]:
+    def finalize(
+        self, endings: Sequence[Ending], *, max_crashes: int = MAX_CRASHES, fates: Fates | None = None
+    ) -> list[Ending]:
         if not endings:
             return []
+        became: Fates = []
         with self._writing() as (conn, now):
-            return self._finalize(conn, endings, now, max_crashes)
+            stale = self._finalize(conn, endings, now, max_crashes, became)
+        if fates is not None:
+            fates += became
+        return stale
 
-    def _finalize(self, conn: Connection, endings: Sequence[Ending], now: int, max_crashes: int) -> list[Ending]:
-        stale = Endings(conn, self._sql, now, max_crashes).finalize(endings)
+    def _finalize(
+        self, conn: Connection, endings: Sequence[Ending], now: int, max_crashes: int, fates: Fates
+    ) -> list[Ending]:
+        batch = Endings(conn, self._sql, now, max_crashes)
+        stale = batch.finalize(endings)
+        fates += batch.fates
         if any(ending.children for ending in endings):
             plan = self._plan(accepted_children(endings, stale), now)
             run_plan(plan, lambda step: conn.rows(step.query.sql, step.params))
@@ -232,7 +245,7 @@ class SqliteStorage(Storage):
         self, who: Incarnation, endings: Sequence[Ending], wants: Sequence[Want], *, max_crashes: int = MAX_CRASHES
     ) -> tuple[list[Ending], list[Claim]]:
         with self._writing() as (conn, now):
-            stale = self._finalize(conn, endings, now, max_crashes)
+            stale = self._finalize(conn, endings, now, max_crashes, [])
             found = [self._claim(conn, who, want.queue, want.n, now) for want in wants]
             return stale, [claim for claims in found for claim in claims]
 
@@ -244,7 +257,7 @@ class SqliteStorage(Storage):
         guest = Borrowed(conn)
         if not guest.in_transaction():
             raise UsageError("the connection has no transaction open; begin one with: begin immediate")
-        return not self._finalize(guest, [ending], self._now(), MAX_CRASHES)
+        return not self._finalize(guest, [ending], self._now(), MAX_CRASHES, [])
 
     def progress(self, notes: Sequence[Note]) -> None:
         if notes := tidy_notes(notes):
@@ -287,24 +300,27 @@ class SqliteStorage(Storage):
     def release(self, pod: int, message: str | None = None, *, crashed: bool = False) -> int:
         return self._take_back(pod, Released(message, crashed))
 
-    def _take_back(self, pod: int, outcome: Released | Failed, delay: float = 0.0) -> int:
+    def _take_back(self, pod: int, outcome: Released | Failed, delay: float = 0.0, fates: Fates | None = None) -> int:
         """End every claim of a pod the same way, a batch at a time."""
         total = 0
         while True:
             with self._writing() as (conn, now):
                 found = conn.rows(self._sql.claims_of_pod.sql, {"pod": pod, "limit": _TAKEN_BACK_AT_ONCE})
                 endings = [Ending(_bare_claim(*row), outcome, delay) for row in found]
-                Endings(conn, self._sql, now, MAX_CRASHES).finalize(endings)
+                batch = Endings(conn, self._sql, now, MAX_CRASHES)
+                batch.finalize(endings)
+            if fates is not None:
+                fates += batch.fates
             total += len(found)
             if len(found) < _TAKEN_BACK_AT_ONCE:
                 return total
 
-    def reap(self, stale: float = 60.0, delay: float = 0.0) -> Reaped:
+    def reap(self, stale: float = 60.0, delay: float = 0.0, *, fates: Fates | None = None) -> Reaped:
         """A pod's row goes before its claims: if this is cut short, the next reaper finds them without an owner."""
         with self._writing() as (conn, now):
             gone = conn.rows(self._sql.remove_stale_pods.sql, {"before": now - rows.after(0, stale)})
             orphans = conn.rows(self._sql.orphan_owners.sql)
-        jobs = sum(self._take_back(pod, Failed("reaped after stale heartbeat"), delay) for (pod,) in orphans)
+        jobs = sum(self._take_back(pod, Failed("reaped after stale heartbeat"), delay, fates) for (pod,) in orphans)
         return Reaped(sorted(pod for (pod,) in gone), jobs)
 
     # -- operating ---------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import orjson
 
 from forge import fastpath
 from forge.job import Cancelled, Dead, Done, Ending, Failed, Outcome, Released, Snooze, Status, Throttled
-from forge.storage.contract import THROTTLE_GRACE_SECONDS
+from forge.storage.contract import THROTTLE_GRACE_SECONDS, Fates
 from forge.storage.sqlite.drivers import Connection
 from forge.storage.sqlite.rows import add_error, after, as_list
 from forge.storage.statements import Queries
@@ -45,6 +45,7 @@ class Endings:
         self._sql = sql
         self._now = now
         self._max_crashes = max_crashes
+        self.fates: Fates = []  # of those that are not done
 
     def finalize(self, endings: Sequence[Ending]) -> list[Ending]:
         """End what is still its owner's and answer the rest."""
@@ -136,6 +137,7 @@ class Endings:
             attempts -= isinstance(outcome, _REFUNDED)
             params = {"id": id_, "status": status.value, "attempts": attempts, "crashes": crashes, "errors": errors}
             self._conn.rows(self._sql.give_back.sql, params | {"run_at": self._run_at(ending, queue, run_at)})
+        self.fates.append((ending, status))
         return True
 
     def _verdict(self, ending: Ending, attempts: int, max_attempts: int, crashes: int, cancelled: bool) -> Status:

@@ -1,0 +1,161 @@
+"""Metrics on PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from forge.storage.contract import Step
+from forge.storage.metrics import (
+    MINUTE,
+    DatabaseFigures,
+    DatabasePoint,
+    Metrics,
+    PodPoint,
+    Point,
+    Report,
+    Standing,
+    Taken,
+    added,
+    as_pod_point,
+    as_point,
+    check_step,
+    part_row,
+    scaled,
+    vitals_row,
+)
+from forge.storage.postgres.claims import Claims
+from forge.storage.postgres.connection import Connection, Database, pipeline
+from forge.storage.postgres.leases import led
+from forge.storage.statements import Queries
+
+__all__ = ["PostgresMetrics"]
+
+SAMPLE = 4000  # pages of the table of jobs that are read for an estimate: 32 MB, some 80,000 jobs
+
+
+class PostgresMetrics(Metrics):
+    """See `Metrics`."""
+
+    due_epoch = 946_684_800.0
+
+    def __init__(self, db: Database, queries: Queries, claims: Claims) -> None:
+        self._db, self._queries, self._claims = db, queries, claims
+
+    def _rows(self, name: str, /, **params: Any) -> list[tuple[Any, ...]]:
+        return self._db.run(Step(getattr(self._queries, name), params))[0].fetchall()
+
+    def _by_index(self, name: str, /, **params: Any) -> list[tuple[Any, ...]]:
+        """A statement whose plan must not depend on statistics."""
+        settle = Step(self._queries.plan_by_index, {"local": True})
+        return self._db.run(settle, Step(getattr(self._queries, name), params))[1].fetchall()
+
+    def _led(self, term: int, *steps: Step) -> list[tuple[Any, ...]]:
+        """A leader's statements; what the last one answered."""
+
+        def work(conn: Connection) -> list[tuple[Any, ...]]:
+            cursor = pipeline(conn, steps)[-1]
+            return cursor.fetchall() if cursor.description else []
+
+        return led(self._db, self._queries, term, work)
+
+    def write(self, report: Report) -> Taken:
+        parts = [part_row(part) for part in report.parts]
+        params = {
+            "writer": report.writer,
+            "number": report.number,
+            "pod": report.pod,
+            "parts": _json(parts),
+            "vitals": _json(vitals_row(report.vitals)) if report.vitals is not None else None,
+        }
+        return Taken(*self._rows("write_metrics", **params)[0])
+
+    def connections(self) -> int:
+        return self._db.size + self._claims.size
+
+    # -- for the leader ----------------------------------------------------------------------------------------
+
+    def enqueued(self, minute: float, most: int) -> dict[str, int]:
+        first, last = (UUID(int=int(at * 1000) << 80) for at in (minute, minute + MINUTE))
+        rows = self._by_index("enqueued_between", first=first, last=last, most=most)
+        found = []
+        for ended in (False, True):
+            counts = {queue: n for past, queue, n, _ in rows if past is ended}
+            upto = max((UUID(text).int >> 80 for past, _, _, text in rows if past is ended), default=0)
+            found.append(scaled(counts, upto, minute, most))
+        return added(*found)
+
+    def standing(self, most: int) -> dict[str, Standing]:
+        found: dict[str, Standing] = {}
+        full = False
+        for queue, pending, scheduled, in_flight, retrying, seen, oldest in self._by_index("standing", most=most):
+            cut = seen >= most
+            full = full or cut
+            found[queue] = Standing(pending, scheduled, in_flight, retrying, 0, oldest or 0.0, cut)
+        if full:
+            self._estimate(found)
+        for queue, dead in self._by_index("dead_jobs", most=most):
+            found[queue] = found.get(queue, Standing())._replace(dead_jobs=dead)
+        return found
+
+    def _estimate(self, found: dict[str, Standing]) -> None:
+        """Queues of which not all was read: from some pages of the table, taken at random."""
+        pages = self._rows("pages_of_jobs")[0][0]
+        share = min(1.0, SAMPLE / max(pages, 1))
+        sample = {row[0]: row[1:] for row in self._rows("sample_standing", percent=100.0 * share)}
+        for queue, known in found.items():
+            if known.estimated:
+                pending, scheduled, retrying = (round(n / share) for n in sample.get(queue, (0, 0, 0)))
+                found[queue] = known._replace(
+                    pending=max(pending, known.pending),
+                    scheduled=max(scheduled, known.scheduled),
+                    retrying=max(retrying, known.retrying),
+                )
+
+    def database(self) -> DatabaseFigures:
+        return DatabaseFigures(*self._rows("database_figures")[0])
+
+    def record(
+        self,
+        term: int,
+        minute: float,
+        standing: Mapping[str, Standing],
+        database: DatabaseFigures,
+        enqueued: Mapping[tuple[float, str], int],
+    ) -> None:
+        stood = [{"queue": queue, **each._asdict()} for queue, each in standing.items()]
+        came = [{"minute": at, "queue": queue, "enqueued": n} for (at, queue), n in enqueued.items()]
+        steps = [Step(self._queries.record_database, {"minute": minute, **database._asdict()})]
+        if stood:
+            steps.append(Step(self._queries.record_standing, {"minute": minute, "rows": _json(stood)}))
+        if came:
+            steps.append(Step(self._queries.record_enqueued, {"rows": _json(came)}))
+        self._led(term, *steps)
+
+    def roll_up(self, term: int, older: float) -> int:
+        return int(self._led(term, Step(self._queries.roll_up_metrics, {"older": older}))[0][0])
+
+    def prune(self, term: int, keep: float, n: int = 1000) -> int:
+        return int(self._led(term, Step(self._queries.prune_metrics, {"keep": keep, "n": n}))[0][0])
+
+    # -- for readers -------------------------------------------------------------------------------------------
+
+    def read(self, since: float, until: float, step: int = MINUTE, queue: str | None = None) -> list[Point]:
+        return [as_point(row) for row in self._range("read_metrics", since, until, step, queue=queue)]
+
+    def read_pods(self, since: float, until: float, step: int = MINUTE) -> list[PodPoint]:
+        return [as_pod_point(row) for row in self._range("read_pod_metrics", since, until, step)]
+
+    def read_database(self, since: float, until: float, step: int = MINUTE) -> list[DatabasePoint]:
+        rows = self._range("read_database_metrics", since, until, step)
+        return [DatabasePoint(at, DatabaseFigures(*figures)) for at, *figures in rows]
+
+    def _range(self, name: str, since: float, until: float, step: int, **more: Any) -> Sequence[tuple[Any, ...]]:
+        return self._rows(name, since=since, until=until, step=check_step(step), **more)
+
+
+def _json(value: Any) -> str:
+    return orjson.dumps(value).decode()

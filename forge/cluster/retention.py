@@ -1,8 +1,8 @@
 """Retention: ended jobs that their queue keeps no longer are deleted, and so are expired dedupe keys.
 
 In small batches, each a transaction of its own, with a pause after each as long as the batch took: so it never has more
-than half of what one connection can do, and less if the database is slow. A round is short, because other services of
-the leader wait for it; while more is left, the next one comes soon and goes on where this one ended.
+than half of what one connection can do, and less if the database is slow. A round is short, because a pod that stops
+waits for it; while more is left, the next one comes soon and goes on where this one ended.
 """
 
 from __future__ import annotations

@@ -74,7 +74,9 @@ _LAST_ID = UUID(int=(1 << 128) - 1)
 
 
 class PostgresStorage(Storage):
-    """See `Storage`. One pool; the listener has a connection of its own."""
+    """See `Storage`. One pool; the listener has a connection of its own, and so has the lease: it waits for nobody."""
+
+    leases: PostgresLeases
 
     dialect = "postgres"
 
@@ -93,7 +95,7 @@ class PostgresStorage(Storage):
         self._ears = Database(listen_url or url, schema, 1) if listen else None
         self._claims = Claims(url, schema, self._queries, self.enqueue_plan, timeout)
         self.shares = PostgresShares(self._db, self._claims.ask, self._queries)
-        self.leases = PostgresLeases(self._db, self._queries)
+        self.leases = PostgresLeases(Database(url, schema, 1, timeout=timeout), self._queries)
         self._sweep_at = 0.0  # monotonic
         self.schedules = PostgresSchedules(self._db, self._queries, self.enqueue_plan)
         parts = conninfo_to_dict(self._db.conninfo)
@@ -104,6 +106,7 @@ class PostgresStorage(Storage):
     def close(self) -> None:
         self._db.close()
         self._claims.close()
+        self.leases.close()
 
     def schema_state(self) -> SchemaState:
         return schema_of.state(self._db)
@@ -215,15 +218,15 @@ class PostgresStorage(Storage):
             self._by_index("progress", **params)
 
     def next_due(self, queues: Sequence[str]) -> float | None:
-        names = TextArray(fastpath.text_array([queue.encode() for queue in queues]))
-        found: float | None = self._claims.ask(Step(self._queries.next_due, {"queues": names}))[0][0]
+        found: float | None = self._claims.ask(Step(self._queries.next_due, {"queues": _names(queues)}))[0][0]
         return found
 
     # -- pods --------------------------------------------------------------------------------------------------
 
     def register(self, name: str, queues: Sequence[str], host: str, pid: int, capacity: int = 1) -> Incarnation:
-        params = {"name": name, "host": host, "pid": pid, "queues": list(queues), "capacity": capacity}
-        number, started, beat = self._one("register_pod", **params)
+        params = {"name": name, "host": host, "pid": pid, "queues": _names(queues), "capacity": capacity}
+        # On a connection that beats: who was taken for dead needs no other for this.
+        number, started, beat = self._claims.ask(Step(self._queries.register_pod, params))[0]
         who = Incarnation(Pod(number, name, host, pid, tuple(queues), started, beat, capacity))
         self._claims.register(who)
         return who
@@ -357,6 +360,10 @@ class PostgresStorage(Storage):
 
     def listen(self) -> Listener:
         return PostgresListener(self._ears) if self._ears else Deaf()
+
+
+def _names(queues: Sequence[str]) -> TextArray:
+    return TextArray(fastpath.text_array([queue.encode() for queue in queues]))
 
 
 def _id_of_time(seconds: float) -> UUID:

@@ -599,10 +599,6 @@ select term from forge.leader where term = :term::bigint and holder is not null 
 s.name, s.expression, s.kind, s.payload, s.timezone, s.queue, s.priority, s.max_attempts, s.timeout, s.keep_result, s.dedupe_key,
 s.unique_for, s.tags, s.catch_up, s.jitter, s.source, s.paused, s.disabled, s.next_at, s.last_slot, s.last_job, s.last_skipped, s.revision
 
--- Nothing here may wait for long: whoever holds a schedule's row is another leader's firing.
--- name: be_brief
-select set_config('lock_timeout', '5s', true), set_config('statement_timeout', '30s', true)
-
 -- name: schedules
 select {schedule_columns} from forge.schedule s order by s.name
 

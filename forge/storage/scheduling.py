@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -104,8 +105,27 @@ class SqlSchedules(Schedules):
         params = {"name": schedule.name, "revision": schedule.revision, "next_at": self._written(next_at)}
         return self._change(lambda change: bool(change.rows("resume_schedule", **params)))
 
-    def remove(self, name: str) -> bool:
-        return self._change(lambda change: bool(change.rows("remove_schedule", name=name)))
+    def remove(self, name: str, *, declared: bool = False) -> bool:
+        return self._change(lambda change: bool(change.rows("remove_schedule", name=name, declared=declared)))
+
+    def sync(self, project: str, wanted: Sequence[Seeded]) -> Synced:
+        ours = {each.new.name: each._replace(new=replace(each.new, project=project)) for each in wanted}
+        params = {"project": project, "names": self._written(list(ours))}
+
+        def work(change: Change) -> Synced:
+            before = {row[0]: row[1:] for row in change.rows("lock_schedules", **params)}
+            removed = change.rows("remove_declared", **params)
+            put = [name for name, each in sorted(ours.items()) if self._put(change, each, _SOURCES)]
+            known = [name for name in put if name in before]
+            return Synced(
+                added=tuple(name for name in put if name not in before),
+                changed=tuple(known),
+                removed=tuple(sorted(row[0] for row in removed)),
+                taken_over=tuple(name for name in known if before[name][0] == "runtime"),
+                contested=tuple(name for name in known if before[name][1] not in ("", project)),
+            )
+
+        return self._change(work)
 
     def slots(self, name: str, n: int = 20) -> list[Slot]:
         return [self._slot(row) for row in self._read("schedule_slots", name=name, n=n)]
@@ -120,22 +140,6 @@ class SqlSchedules(Schedules):
         )
 
     # -- a leader's --------------------------------------------------------------------------------------------
-
-    def sync(self, term: int, wanted: Sequence[Seeded]) -> Synced:
-        by_name = {each.new.name: each for each in wanted}
-
-        def work(change: Change) -> Synced:
-            before = {row[0]: row[1] for row in change.rows("lock_schedules")}
-            removed = change.rows("remove_declared", names=self._written(list(by_name)))
-            put = [name for name, each in sorted(by_name.items()) if self._put(change, each, _SOURCES)]
-            return Synced(
-                added=tuple(name for name in put if name not in before),
-                changed=tuple(name for name in put if name in before),
-                removed=tuple(sorted(row[0] for row in removed)),
-                taken_over=tuple(name for name in put if before.get(name) == "runtime"),
-            )
-
-        return self._change(work, term)
 
     def fire(self, term: int, schedule: Schedule, firings: Sequence[Firing], next_at: datetime) -> Fired:
         def work(change: Change) -> Fired:

@@ -597,7 +597,7 @@ select term from forge.leader where term = :term::bigint and holder is not null 
 
 -- part: schedule_columns
 s.name, s.expression, s.kind, s.payload, s.timezone, s.queue, s.priority, s.max_attempts, s.timeout, s.keep_result, s.dedupe_key,
-s.unique_for, s.tags, s.catch_up, s.jitter, s.source, s.paused, s.disabled, s.next_at, s.last_slot, s.last_job, s.last_skipped, s.revision
+s.unique_for, s.tags, s.catch_up, s.jitter, s.source, s.project, s.paused, s.disabled, s.next_at, s.last_slot, s.last_job, s.last_skipped, s.revision
 
 -- name: schedules
 select {schedule_columns} from forge.schedule s order by s.name
@@ -617,36 +617,39 @@ select {schedule_columns}, (select min(a.next_at) from forge.schedule a where no
 -- its next slot is found anew.
 -- name: put_schedule
 insert into forge.schedule as s (name, expression, kind, payload, timezone, queue, priority, max_attempts, timeout, keep_result,
-                                 dedupe_key, unique_for, tags, catch_up, jitter, source, disabled, next_at)
+                                 dedupe_key, unique_for, tags, catch_up, jitter, source, project, disabled, next_at)
 values (:name, :expression, :kind, :payload::text::json, :timezone, :queue, :priority::smallint, :max_attempts::smallint,
         :timeout::int, :keep_result::int, :dedupe_key::text, :unique_for::int, :tags::text[], :catch_up, :jitter::float8, :source,
-        :disabled::text, :next_at::timestamptz)
+        :project, :disabled::text, :next_at::timestamptz)
 on conflict (name) do update set
     expression = excluded.expression, kind = excluded.kind, payload = excluded.payload, timezone = excluded.timezone,
     queue = excluded.queue, priority = excluded.priority, max_attempts = excluded.max_attempts, timeout = excluded.timeout,
     keep_result = excluded.keep_result, dedupe_key = excluded.dedupe_key, unique_for = excluded.unique_for, tags = excluded.tags,
-    catch_up = excluded.catch_up, jitter = excluded.jitter, source = excluded.source, revision = s.revision + 1,
+    catch_up = excluded.catch_up, jitter = excluded.jitter, source = excluded.source, project = excluded.project,
+    revision = s.revision + 1,
     disabled = case when (s.expression, s.timezone) = (excluded.expression, excluded.timezone) then s.disabled
                     else excluded.disabled end,
     next_at = case when (s.expression, s.timezone) = (excluded.expression, excluded.timezone) then s.next_at
                    else excluded.next_at end
  where s.source = any(:over::text[])
    and (s.expression, s.kind, s.payload::text, s.timezone, s.queue, s.priority, s.max_attempts, s.timeout, s.keep_result,
-        s.dedupe_key, s.unique_for, s.tags, s.catch_up, s.jitter, s.source)
+        s.dedupe_key, s.unique_for, s.tags, s.catch_up, s.jitter, s.source, s.project)
        is distinct from
        (excluded.expression, excluded.kind, excluded.payload::text, excluded.timezone, excluded.queue, excluded.priority,
         excluded.max_attempts, excluded.timeout, excluded.keep_result, excluded.dedupe_key, excluded.unique_for, excluded.tags,
-        excluded.catch_up, excluded.jitter, excluded.source)
+        excluded.catch_up, excluded.jitter, excluded.source, excluded.project)
 returning name
 
 -- name: lock_schedules
-select name, source from forge.schedule order by name for no key update
+select name, source, project from forge.schedule where project = :project or name = any(:names::text[])
+ order by name for no key update
 
 -- name: remove_declared
-delete from forge.schedule where source in ('config', 'code') and name <> all(:names::text[]) returning name
+delete from forge.schedule where source in ('config', 'code') and project = :project and name <> all(:names::text[])
+returning name
 
 -- name: remove_schedule
-delete from forge.schedule where name = :name and source = 'runtime' returning name
+delete from forge.schedule where name = :name and (source = 'runtime' or :declared::boolean) returning name
 
 -- name: pause_schedule
 update forge.schedule set paused = true where name = :name returning name

@@ -68,7 +68,7 @@ _UNFINISHED = 30.0  # seconds after which a pod that somebody was about to remov
 # Seconds between looks for claims of pods that nobody knows of, from the first reaping on. There are none unless
 # somebody has deleted a pod's row by hand; and it reads the whole table.
 _SWEEP_EVERY = 3600.0
-_SKEW = 60.0  # seconds that a producer's clock may be ahead, or its ids, which count on when many are made at once
+_AHEAD = 1.0  # seconds that ids may be ahead of the clock: they count on when many are made at once
 _LAST = UUID(int=2**128 - 1)
 _LAST_ID = UUID(int=(1 << 128) - 1)
 
@@ -335,8 +335,8 @@ class PostgresStorage(Storage):
 
     def prune(self, n: int = 1000, after: str | None = None, *, term: int | None = None) -> Pruned:
         """An id begins with the time it was made at, and no job ends before: ids younger than the shortest retention
-        are not looked at. Ids from tomorrow on have no such time (a clock was wrong, or they are of another version):
-        all of these are."""
+        are not looked at (if a producer's clock was ahead, its jobs go as much later). Ids from tomorrow on have no
+        such time (a clock was wrong, or they are of another version): all of these are."""
 
         def leading(name: str, **params: Any) -> list[tuple[Any, ...]]:
             step = Step(getattr(self._queries, name), params)
@@ -344,7 +344,7 @@ class PostgresStorage(Storage):
             return cursor.fetchall() if cursor.description else []
 
         least, now = self._one("shortest_retention")
-        young, odd = _id_of_time(now - least + _SKEW), _id_of_time(now + 86_400)
+        young, odd = _id_of_time(now - least + _AHEAD), _id_of_time(now + 86_400)
         at = UUID(after) if after else UUID(int=0)
         walked = deleted = 0
         for last in (young, _LAST):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from forge.cluster.retention import AT_LEAST, AT_MOST, EVERY, SOON, Retention
+from forge.cluster.retention import AT_LEAST, AT_MOST, EVERY, FROM_THE_START, SOON, Retention
 from forge.cluster.services import by_hand
 from forge.config import Config
 from forge.errors import LostLease
@@ -109,6 +109,44 @@ def test_the_next_pass_comes_when_it_is_worth_it(monkeypatch: pytest.MonkeyPatch
     assert wait(60, 1_000_000, 0, took=90.0) == pytest.approx(900), "in vain: a tenth of its time is enough"
     assert wait(900, 1_000_000, 1_000_000, took=90.0) == 49.5, "of a thousand a second"
     assert wait(60, 1_000_000, 0, took=9000.0) == AT_MOST
+
+
+def test_a_pass_begins_where_the_last_one_left_something_and_now_and_then_at_the_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, asked = [1000.0], list[str | None]()
+    monkeypatch.setattr("forge.cluster.retention.time.monotonic", lambda: clock[0])
+    # Two batches a pass: in the first all goes, in the second something stays.
+    answers = {None: Pruned(9, 9, "b", "b"), "b": Pruned(9, 4, None, "c"), "c": Pruned(9, 8, "d", "c2")}
+    answers |= {"c2": Pruned(0, 0, None, "c2"), "d": Pruned(9, 0, None, "e")}
+
+    class Scripted:
+        def prune(self, n: int, after: str | None, *, term: int | None) -> Pruned:  # noqa: ARG002
+            asked.append(after)
+            return answers[after]
+
+    storage: Any = Scripted()
+    service = Retention(storage, at_most=math.inf, sleep=lambda _: None)
+    for _ in range(3):
+        service.run_once(1)
+        clock[0] += 60
+    assert asked == [None, "b", "c", "d", "c2"], "the second pass left the first at c2; the third found nothing there"
+    clock[0] += FROM_THE_START
+    service.run_once(1)
+    assert asked[5:] == [None, "b"]
+
+
+def test_a_job_that_comes_below_the_floor_is_pruned_with_the_next_pass_from_the_start(
+    storage: Storage, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    term, service = lead(storage), Retention(storage, batch=10)
+    old(storage, url, 25)
+    old(storage, url, 5, "young", 1)
+    assert service.run_once(term) == "25 ended jobs deleted"
+    old(storage, url, 3)
+    monkeypatch.setattr(service, "_start_at", 0.0)
+    assert service.run_once(term) == "3 ended jobs deleted"
+    assert storage.ended_counts() == {"young": {Status.DONE: 5}}
 
 
 def test_by_hand_a_round_is_everything(storage: Storage, url: str) -> None:

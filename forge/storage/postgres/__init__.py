@@ -347,16 +347,20 @@ class PostgresStorage(Storage):
         young, odd = _id_of_time(now - least + _AHEAD), _id_of_time(now + 86_400)
         at = UUID(after) if after else UUID(int=0)
         walked = deleted = 0
+        floor: str | None = None
         for last in (young, _LAST):
             if last == _LAST:
                 at = max(at, odd)
             if at <= last:
-                looked, gone, upto = leading("prune", n=n - walked, first=at, last=last)[0]
+                looked, gone, upto, kept = leading("prune", n=n - walked, first=at, last=last)[0]
                 walked, deleted = walked + looked, deleted + gone
+                following = UUID(int=min(upto.int + 1, _LAST.int)) if upto else at
+                if last == young:
+                    floor = str(kept or following)
                 if walked >= n and upto < _LAST:
-                    return Pruned(walked, deleted, str(UUID(int=upto.int + 1)))
+                    return Pruned(walked, deleted, str(following), floor)
         leading("prune_keys", n=n)
-        return Pruned(walked, deleted, None)
+        return Pruned(walked, deleted, None, floor)
 
     def listen(self) -> Listener:
         return PostgresListener(self._ears) if self._ears else Deaf()

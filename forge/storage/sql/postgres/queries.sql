@@ -531,18 +531,21 @@ on conflict (name) do update set
 returning name, max_workers, paused, backoff_enabled, backoff_base_seconds, backoff_max_seconds, throttle,
           retain_done_days, retain_dead_days, throttle_attempts, throttled_until
 
--- One small batch of what retention no longer keeps, in the order of ids between two. See `PostgresStorage.prune`.
+-- One small batch of what retention no longer keeps, in the order of ids between two. See `PostgresStorage.prune`. It does
+-- not wait for the disk: what a crash brings back is deleted again.
 -- name: prune
 with walked as materialized (
     select h.id, h.finished_at < now() - make_interval(secs => 86400 * case h.status
                when 'done' then coalesce(q.retain_done_days, 7) else coalesce(q.retain_dead_days, 30) end) as old
       from (select id, finished_at, status, queue from forge.job_history
-             where id >= :first::uuid and id <= :last::uuid order by id limit :n::bigint) h
+             where id >= :first::uuid and id <= :last::uuid and (select set_config('synchronous_commit', 'off', true)) = 'off'
+             order by id limit :n::bigint) h
       left join forge.queue q on q.name = h.queue
 ), gone as (
     delete from forge.job_history h where h.id = any(array(select id from walked where old)) returning h.id
 )
-select (select count(*) from walked), (select count(*) from gone), (select id from walked order by id desc limit 1)
+select (select count(*) from walked), (select count(*) from gone), (select id from walked order by id desc limit 1),
+       (select id from walked where not old order by id limit 1)
 
 -- name: shortest_retention
 select (least(7, 30, min(least(retain_done_days, retain_dead_days))) * 86400)::float8, extract(epoch from now())::float8

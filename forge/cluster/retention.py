@@ -83,7 +83,7 @@ class Retention(Service):
         self._busy, self._floor_found = 0.0, False
 
     def _note(self, batch: Pruned, seconds: float) -> None:
-        if not self._floor_found:
+        if not self._floor_found and batch.floor is not None:
             self._floor, self._floor_found = batch.floor, batch.walked > batch.deleted
         self._after, self._busy = batch.after, self._busy + seconds
         self._walked, self._deleted = self._walked + batch.walked, self._deleted + batch.deleted

@@ -256,7 +256,8 @@ class PostgresStorage(Storage):
 
     def _take_back(self, pods: Sequence[int], outcome: Released | Failed, delay: float = 0.0, all: bool = False) -> int:
         """End every claim of these pods the same way, and with `all` those of pods that nobody knows of."""
-        rows = self._rows("claims_of_pods", pods=list(pods), orphans=all)
+        find = Step(self._queries.claims_of_pods, {"pods": list(pods), "orphans": all})
+        rows = self._db.run(Step(self._queries.take_your_time, {}), find)[1].fetchall()
         endings = [Ending(bare_claim(*row), outcome, delay) for row in rows]
         stale = [self.finalize(endings[at : at + 1000]) for at in range(0, len(endings), 1000)]
         return len(endings) - sum(map(len, stale))
@@ -355,7 +356,7 @@ class PostgresStorage(Storage):
                 looked, gone, upto, kept = leading("prune", n=n - walked, first=at, last=last)[0]
                 walked, deleted = walked + looked, deleted + gone
                 following = UUID(int=min(upto.int + 1, _LAST.int)) if upto else at
-                if last == young:
+                if last == young and looked:
                     floor = str(kept or following)
                 if walked >= n and upto < _LAST:
                     return Pruned(walked, deleted, str(following), floor)

@@ -376,7 +376,11 @@ with gone as materialized (
 )
 update forge.pod p set reaped_at = now() from gone where p.id = gone.id returning p.id
 
--- The claims of pods that are gone; with :orphans those of pods nobody knows of, too. Reads the whole table.
+-- The claims of pods that are gone; with :orphans those of pods nobody knows of, too. Reads the whole table, which may take
+-- longer than services have: cut short each time, nobody would ever be reaped. Its own limit is part of its transaction.
+-- name: take_your_time
+select set_config('statement_timeout', '15min', true)
+
 -- name: claims_of_pods
 select id, claim, dedupe_key is not null, queue from forge.job j
  where status = 'in_progress'

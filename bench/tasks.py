@@ -46,6 +46,26 @@ def nap(_ctx: Context, payload: Any) -> None:
     ran[payload["i"]] += 1
 
 
+@app.handler("held")
+def held(ctx: Context, payload: Any) -> None:
+    """Runs until it is cancelled, and notes when it saw that."""
+    ran[payload["i"]] += 1
+    while not ctx.cancelled:
+        time.sleep(0.001)
+    late[payload["i"]] = time.monotonic()
+    ctx.raise_if_cancelled()
+
+
+@app.handler("kept")
+def kept(ctx: Context, payload: Any) -> None:
+    """The same, but it notes who runs it, as soon as it does."""
+    late[payload["i"]] = os.getpid()
+    ran[payload["i"]] += 1
+    while not ctx.cancelled:
+        time.sleep(0.01)
+    ctx.raise_if_cancelled()
+
+
 @app.task(name="typed", keep_result=False)
 def typed(i: int, t: float, pad: str) -> None:  # noqa: ARG001 (they are there to be checked)
     """The same as `noop` as a task, its arguments checked."""

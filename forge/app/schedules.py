@@ -190,11 +190,12 @@ class Schedules:
         receipt = schedules.run_now(self._app.storage, name)
         return JobHandle(self._app, receipt.id, isinstance(receipt, Deduped))
 
-    def remove(self, name: str) -> None:
-        """Forget one that was set at run time."""
+    def remove(self, name: str, *, declared: bool = False) -> None:
+        """Forget one that was set at run time; with `declared`, also one that a file or code declares, or did. It
+        is back when a pod that declares it starts."""
         from forge.cluster import schedules
 
-        schedules.remove(self._app.storage, name)
+        schedules.remove(self._app.storage, name, declared=declared)
 
     aset = in_thread(set)
     aedit = in_thread(edit)

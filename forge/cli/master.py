@@ -79,8 +79,8 @@ def _run(words: list[str]) -> int:
 
 def _serve(cli: Cli, nursery: Nursery, notifier: Notifier, hidden: Mapping[str, str | None]) -> int:
     """The master's life. Its storages hold eight connections to PostgreSQL at most: two that claim and finalize, one
-    for the rest, one that listens, two that beat, one for the services and one for the lease. A reaper that has found
-    claims to take back holds two more."""
+    for the rest, one that listens, one that beats, two for the services (a slow prune has one, cron the other) and one
+    for the lease. A reaper that has found claims to take back holds two more."""
     config = cli.config
     cli.storage().close()
     work, heart = (cli.closing(_open(config)) for _ in range(2))

@@ -127,8 +127,8 @@ def run(cli: Cli) -> int:
 
 
 def remove(cli: Cli) -> int:
-    """Forget a schedule that was added here or by a program."""
-    operating.remove(cli.storage(), cli.args.name)
+    """Forget a schedule that was added here or by a program; with --declared, one of a file or of code."""
+    operating.remove(cli.storage(), cli.args.name, declared=cli.args.declared)
     if cli.json:
         cli.document({"removed": cli.args.name})
     else:
@@ -185,7 +185,10 @@ def add_commands(add_command: Add, top: argparse._SubParsersAction[Parser]) -> N
         each.add_argument("--catch-up", choices=typing.get_args(CatchUp), help="which missed times are made up for")
         each.add_argument("--jitter", type=float, metavar="SECONDS", help="jobs run up to this long after their time")
     for name, command in (("pause", pause), ("resume", resume), ("run", run), ("remove", remove)):
-        add_command(below, name, command).add_argument("name", metavar="NAME")
+        made = add_command(below, name, command)
+        made.add_argument("name", metavar="NAME")
+        if command is remove:
+            made.add_argument("--declared", action="store_true", help="also if a file or code declares it, or did")
     shown = add_command(below, "next", upcoming)
     shown.add_argument("expression", metavar="EXPR")
     shown.add_argument("--timezone", metavar="ZONE")

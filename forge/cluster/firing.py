@@ -1,4 +1,4 @@
-"""The service that fires: the leader's. It keeps the declared schedules stored and enqueues what is due.
+"""The service that fires: the leader's. It enqueues what is due.
 
 A slot is late once `ON_TIME` seconds have passed: nobody led, or the database was away. What becomes of late ones is
 the schedule's to say (`catch_up`); the others all fire, however busy the leader was.
@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
 from forge.cluster.cron import Slots
-from forge.cluster.schedules import job_at, now_of, seed
+from forge.cluster.schedules import job_at
 from forge.cluster.service import Service
 from forge.errors import DatabaseError, UsageError
 from forge.storage import Storage
-from forge.storage.schedules import Fired, Firing, NewSchedule, Schedule, Seeded, Synced
+from forge.storage.schedules import Fired, Firing, Schedule
 
 __all__ = ["ON_TIME", "Cron", "slots_to_fire"]
 
@@ -57,43 +56,17 @@ class Cron(Service):
     every = EVERY
     leader_only = True
 
-    def __init__(self, storage: Storage, wanted: Callable[[], Sequence[NewSchedule]] | None = None) -> None:
-        """`wanted` answers the schedules of the configuration and of code, as they are now. Without it the stored ones
-        stay as they are."""
-        self._storage, self._wanted = storage, wanted
-        self._synced: tuple[int, Sequence[NewSchedule]] | None = None
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
         self._prune_at = 0.0  # monotonic
         self._known: dict[tuple[str, str], Slots] = {}
 
     def run_once(self, term: int | None) -> str | None:
-        """Sync if need be, then fire what is due."""
+        """Fire what is due."""
         assert term is not None
-        said = [*self._sync(term), *self._fire_all(term)]
+        said = self._fire_all(term)
         self._prune(term)
         return "; ".join(said) or None
-
-    # -- declared schedules ------------------------------------------------------------------------------------
-
-    def _sync(self, term: int) -> list[str]:
-        """Once in a term, and whenever other schedules are declared."""
-        if self._wanted is None:
-            return []
-        wanted = self._wanted()
-        if self._synced == (term, wanted):
-            return []
-        now = now_of(self._storage)
-        done = self._storage.schedules.sync(term, [self._seeded(new, now) for new in wanted])
-        self._synced = term, wanted
-        return _told(done)
-
-    @staticmethod
-    def _seeded(new: NewSchedule, now: datetime) -> Seeded:
-        try:
-            return seed(new, now)
-        except UsageError as e:
-            return Seeded(new, None, str(e))
-
-    # -- firing ------------------------------------------------------------------------------------------------
 
     def _fire_all(self, term: int) -> list[str]:
         """What is due, until nothing is. What is wrong with one schedule does not keep the others from firing."""
@@ -145,12 +118,3 @@ class Cron(Service):
         if time.monotonic() >= self._prune_at:
             pruned = self._storage.schedules.prune(term, n=PRUNED_AT_ONCE)
             self._prune_at = time.monotonic() + (PRUNE_EVERY if pruned < PRUNED_AT_ONCE else 0)
-
-
-def _told(done: Synced) -> list[str]:
-    """A sync in words."""
-    words = {"added": done.added, "changed": done.changed, "removed": done.removed}
-    said = [f"{word} {', '.join(names)}" for word, names in words.items() if names]
-    if done.taken_over:
-        said.append(f"declared now, no longer set at run time: {', '.join(done.taken_over)}")
-    return [f"schedules {', '.join(said)}"] if said else []

@@ -116,8 +116,12 @@ def run_now(storage: Storage, name: str) -> Receipt:
     return storage.enqueue([_job(find(storage, name), uuid7())])[0]
 
 
-def remove(storage: Storage, name: str) -> None:
-    """Forget one that was made at run time."""
-    if not storage.schedules.remove(name):
+def remove(storage: Storage, name: str, *, declared: bool = False) -> None:
+    """Forget one that was made at run time, or `declared` by a project that is no more."""
+    if not storage.schedules.remove(name, declared=declared):
         known = find(storage, name)
-        raise UsageError(f"schedule {name} is {_WHERE.get(known.source, 'changing')}; remove it there, or pause it")
+        of = f" of project {known.project}" * bool(known.project)
+        raise UsageError(
+            f"schedule {name} is {_WHERE.get(known.source, 'changing')}{of}; remove it there, or pause it; --declared "
+            "removes it until a pod that declares it starts"
+        )

@@ -1,11 +1,12 @@
-"""Periodic services of a pod: one skeleton, one thread that runs them all.
+"""Periodic services of a pod: one skeleton, a thread for each, so that none waits for another.
 
 A service does one round at a time, and a round is short: every query has a timeout (that of the storage it was given),
 and a service with much to do does a part and asks for another round soon by setting `every`. What goes wrong in a round
-is logged, and the next one waits longer; nothing that a service meets ends the thread or makes it spin.
+is logged, and the next one waits longer; nothing that a service meets ends its thread or makes it spin.
 
 A leader service runs only while this pod trusts its lease, and is given the term for its writes. `forge.cluster.lease`
-says what that is worth.
+says what that is worth. A write that is refused ends the term for all of them: none begins another round, and writes of
+rounds under way are refused as well.
 """
 
 from __future__ import annotations
@@ -67,10 +68,13 @@ class Leadership(Protocol):
 
 
 class _Turn:
-    """When a service is next run, and how often it has failed in a row."""
+    """One service: when it is next run, how often it has failed in a row, and since when a round is under way."""
 
     def __init__(self, service: Service, at: float) -> None:
         self.service, self.at, self.failures = service, at, 0
+        self.began: float | None = None
+        self.term: int | None = None  # in which it was run last
+        self.wake = threading.Event()
 
     def follow(self, now: float) -> None:
         """Set the time of the next round."""
@@ -81,7 +85,7 @@ class _Turn:
 
 
 class Runner:
-    """Runs services in a thread of its own; another thread keeps the lease, so that a long round does not cost it."""
+    """Runs each service in a thread of its own; one more keeps the lease, so that a long round does not cost it."""
 
     def __init__(
         self,
@@ -94,13 +98,13 @@ class Runner:
         self._lease, self._clock = lease, clock
         now = clock()
         self._turns = [_Turn(service, now + service.every * random.random()) for service in services]
-        self._term: int | None = None  # in which leader services were run last
-        self._round_began: float | None = None
-        self._wake = threading.Event()
         self._tend_now = threading.Event()
         self._stopping = threading.Event()
         self._sometimes = Sometimes(TELL_EVERY)
-        self._threads = [threading.Thread(target=self._run, name="services", daemon=True)]
+        self._threads = [
+            threading.Thread(target=self._run, args=(turn,), name=turn.service.name, daemon=True)
+            for turn in self._turns
+        ]
         if lease is not None:
             self._threads.append(threading.Thread(target=self._tend, args=(lease,), name="lease", daemon=True))
 
@@ -110,9 +114,9 @@ class Runner:
             thread.start()
 
     def stop(self) -> None:
-        """Begin no more rounds, and give back the lease once the round under way is over. Waits for nothing."""
+        """Begin no more rounds, and give back the lease once those under way are over. Waits for nothing."""
         self._stopping.set()
-        self._wake.set()
+        self._wake_all()
         self._tend_now.set()
 
     def poke(self) -> None:
@@ -126,70 +130,66 @@ class Runner:
             thread.join(max(0.0, end - self._clock()))
         return not any(thread.is_alive() for thread in self._threads)
 
-    # -- the thread of services --------------------------------------------------------------------------------
+    def _wake_all(self) -> None:
+        for turn in self._turns:
+            turn.wake.set()
 
-    def _run(self) -> None:
+    # -- the thread of a service -------------------------------------------------------------------------------
+
+    def _run(self, turn: _Turn) -> None:
         while not self._stopping.is_set():
-            soonest = min((turn.at for turn in self._turns), default=self._clock() + 60.0)
-            self._wake.wait(max(0.0, soonest - self._clock()))
-            self._wake.clear()
-            self.run_due()
+            turn.wake.wait(max(0.0, turn.at - self._clock()))
+            turn.wake.clear()
+            self._look_at(turn)
 
     def run_due(self) -> None:
-        """One round of every service whose time it is."""
-        self._notice_new_term()
+        """One round of every service whose time it is, one after another: for who has no threads."""
         for turn in sorted(self._turns, key=lambda turn: turn.at):
-            if self._stopping.is_set():
-                return
-            if turn.at <= self._clock():
-                self._round(turn)
-                turn.follow(self._clock())
+            self._look_at(turn)
 
-    def _notice_new_term(self) -> None:
-        """Who has come to lead begins with everything."""
-        term = self._lease.term() if self._lease else None
-        if term is not None and term != self._term:
-            self._term = term
-            for turn in self._turns:
-                if turn.service.leader_only:
-                    turn.at = min(turn.at, self._clock())
+    def _look_at(self, turn: _Turn) -> None:
+        term = self._lease.term() if self._lease and turn.service.leader_only else None
+        if term is not None and term != turn.term:  # who has come to lead begins with everything
+            turn.term, turn.at = term, min(turn.at, self._clock())
+        if turn.at <= self._clock() and not self._stopping.is_set():
+            self._round(turn, term)
+            turn.follow(self._clock())
 
-    def _round(self, turn: _Turn) -> None:
+    def _round(self, turn: _Turn, term: int | None) -> None:
         service = turn.service
-        term = self._lease.term() if self._lease and service.leader_only else None
         if service.leader_only and term is None:
             turn.failures = 0
             return
-        self._round_began = self._clock()
+        turn.began = self._clock()
         try:
             did = service.run_once(term)
         except LostLease:
             assert self._lease is not None and term is not None
             self._lease.drop(term)
-        except Exception as e:  # noqa: BLE001 (whatever one service meets, the others must be run)
+        except Exception as e:  # noqa: BLE001 (whatever one service meets must not end its thread)
             turn.failures += 1
             words = str(e) if isinstance(e, ForgeError) else f"{type(e).__name__}: {e}"
             if self._sometimes(service.name, self._clock()):
                 say(service.name, f"{words}; trying again", logging.WARNING)
         else:
             if turn.failures:
-                self._recover()
+                self._recover(turn)
             turn.failures = 0
             if did is not None:
                 say(service.name, did, service.level)
         finally:
-            self._round_began = None
+            turn.began = None
 
-    def _recover(self) -> None:
+    def _recover(self, well: _Turn) -> None:
         """What kept one service from its work is over, and perhaps what kept the others: they need not wait."""
         for turn in self._turns:
-            if turn.failures:
+            if turn.failures and turn is not well:
                 turn.at = min(turn.at, self._clock() + turn.service.every * random.random())
+                turn.wake.set()
 
     # -- the thread of the lease -------------------------------------------------------------------------------
 
     def _tend(self, lease: Leadership) -> None:
-        services = self._threads[0]
         while not self._stopping.is_set():
             if self._stuck():
                 if lease.term() is not None:
@@ -201,13 +201,14 @@ class Runner:
             before = lease.term()
             pause = lease.tend()
             if lease.term() != before:
-                self._wake.set()
+                self._wake_all()
             if not self._stopping.is_set():  # else its poke may have come before the clear
                 self._tend_now.wait(pause)
-        services.join()  # a write under way may still carry the term
+        for thread in self._threads[:-1]:
+            thread.join()  # a write under way may still carry the term
         lease.release()
 
     def _stuck(self) -> bool:
-        """A leader whose services hang keeps all others from leading."""
-        began = self._round_began
-        return began is not None and self._clock() - began > STUCK_AFTER
+        """A leader one of whose services hangs keeps all others from leading."""
+        hung = self._clock() - STUCK_AFTER
+        return any(turn.began is not None and turn.began < hung for turn in self._turns if turn.service.leader_only)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from forge.cluster.declaring import Declare
 from forge.cluster.firing import Cron
 from forge.cluster.reaper import Reaper, Streak
 from forge.cluster.rebalance import Rebalance
@@ -31,7 +32,8 @@ def services(
     """Those of a pod. `config` answers the settings in force, `declared` the schedules of the file and of code;
     `taken_back` is told what the reaper took from others."""
     reaper = Reaper(storage, lambda: config().stale_after, streak, taken_back)
-    return [reaper, Retention(storage), Cron(storage, declared), Rebalance(storage.shares), RollUp(storage)]
+    declare = Declare(storage, lambda: config().project_name, declared)
+    return [reaper, Retention(storage), declare, Cron(storage), Rebalance(storage.shares), RollUp(storage)]
 
 
 def by_hand(storage: Storage, config: Config) -> list[Service]:

@@ -223,6 +223,11 @@ class Config(Section):
     shutdown_timeout: float = setting(
         25.0, "how long running jobs may take to end when the pod stops", low=0, high=DAY, unit="seconds"
     )
+    project: str | None = setting(
+        None,
+        "whose the declared schedules are; else the package of the first module. See [schedules](cron.md#projects)",
+        check=checks.name,
+    )
     cancel_grace: float = setting(
         5.0, "between each step of a cancellation: asked, interrupted, killed", low=0, high=DAY, unit="seconds"
     )
@@ -275,6 +280,11 @@ class Config(Section):
     def folder(self) -> Path:
         """What relative paths are meant from, and where modules are looked for first."""
         return self.path.parent if self.path else Path.cwd()
+
+    @property
+    def project_name(self) -> str:
+        """What tells this project's declarations from those of others on the same database."""
+        return self.project or (self.modules[0].partition(".")[0] if self.modules else "")
 
     def declared_queues(self) -> Mapping[str, QueueConfig]:
         """The queues that a pod serves; `ConfigError` if there are none."""

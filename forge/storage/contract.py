@@ -113,6 +113,7 @@ class Pruned(NamedTuple):
     walked: int
     deleted: int
     after: str | None  # pass to the next call; None: nothing left
+    floor: str | None = None  # below this it left nothing: a later pass may start there; None: it is not known
 
 
 @dataclass(frozen=True, slots=True)

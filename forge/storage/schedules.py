@@ -57,6 +57,7 @@ class NewSchedule:
     jitter: float = 0.0  # seconds: each job runs up to this long after its slot
     source: Source = "runtime"
     line: Line | None = None  # of its jobs
+    project: str = ""  # whose it is, if it is declared
 
     def as_message(self) -> dict[str, Any]:
         """For JSON."""
@@ -128,6 +129,7 @@ class Synced(NamedTuple):
     changed: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     taken_over: tuple[str, ...] = ()  # were set at run time before
+    contested: tuple[str, ...] = ()  # were another project's before
 
 
 class Slot(NamedTuple):
@@ -164,8 +166,12 @@ class Schedules(abc.ABC):
         """Let it come due from this slot on, also if it was disabled. False: it has changed, or gone."""
 
     @abc.abstractmethod
-    def remove(self, name: str) -> bool:
-        """Forget one that was made at run time. False: there is none."""
+    def remove(self, name: str, *, declared: bool = False) -> bool:
+        """Forget one that was made at run time, or `declared` by anybody. False: there is none."""
+
+    @abc.abstractmethod
+    def sync(self, project: str, wanted: Sequence[Seeded]) -> Synced:
+        """Have exactly these of what this project declares. Others stay unless their name is among them."""
 
     @abc.abstractmethod
     def slots(self, name: str, n: int = 20) -> list[Slot]:
@@ -174,10 +180,6 @@ class Schedules(abc.ABC):
     @abc.abstractmethod
     def due(self, n: int = 100) -> Due:
         """Up to n that are due, the longest due first."""
-
-    @abc.abstractmethod
-    def sync(self, term: int, wanted: Sequence[Seeded]) -> Synced:
-        """Have exactly these of the configuration and of code. One of run time stays unless its name is among them."""
 
     @abc.abstractmethod
     def fire(self, term: int, schedule: Schedule, firings: Sequence[Firing], next_at: datetime) -> Fired:

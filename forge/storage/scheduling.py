@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeVar
 
-from forge.errors import LostLease
 from forge.job import Deduped, NewJob, Receipt
-from forge.storage.leases import over
 from forge.storage.schedules import (
     SLOTS_KEPT,
     Due,
@@ -46,18 +45,13 @@ class Change(abc.ABC):
     def enqueue(self, jobs: Sequence[NewJob]) -> list[Receipt]:
         """Store jobs."""
 
-    def hold(self, term: int) -> None:
-        """Go on only if this is still the term, and let it be until the end."""
-        if not self.rows("hold_term", term=term):
-            raise LostLease(over(term))
-
 
 class SqlSchedules(Schedules):
     """See `Schedules`."""
 
     @abc.abstractmethod
-    def _change(self, work: Callable[[Change], T]) -> T:
-        """Do it in one transaction; again if need be."""
+    def _change(self, work: Callable[[Change], T], term: int | None = None) -> T:
+        """Do it in one transaction; again if need be. With a term, only in that one: `LostLease`."""
 
     @abc.abstractmethod
     def _read(self, query: str, /, **params: Any) -> Sequence[Row]:
@@ -111,8 +105,27 @@ class SqlSchedules(Schedules):
         params = {"name": schedule.name, "revision": schedule.revision, "next_at": self._written(next_at)}
         return self._change(lambda change: bool(change.rows("resume_schedule", **params)))
 
-    def remove(self, name: str) -> bool:
-        return self._change(lambda change: bool(change.rows("remove_schedule", name=name)))
+    def remove(self, name: str, *, declared: bool = False) -> bool:
+        return self._change(lambda change: bool(change.rows("remove_schedule", name=name, declared=declared)))
+
+    def sync(self, project: str, wanted: Sequence[Seeded]) -> Synced:
+        ours = {each.new.name: each._replace(new=replace(each.new, project=project)) for each in wanted}
+        params = {"project": project, "names": self._written(list(ours))}
+
+        def work(change: Change) -> Synced:
+            before = {row[0]: row[1:] for row in change.rows("lock_schedules", **params)}
+            removed = change.rows("remove_declared", **params)
+            put = [name for name, each in sorted(ours.items()) if self._put(change, each, _SOURCES)]
+            known = [name for name in put if name in before]
+            return Synced(
+                added=tuple(name for name in put if name not in before),
+                changed=tuple(known),
+                removed=tuple(sorted(row[0] for row in removed)),
+                taken_over=tuple(name for name in known if before[name][0] == "runtime"),
+                contested=tuple(name for name in known if before[name][1] not in ("", project)),
+            )
+
+        return self._change(work)
 
     def slots(self, name: str, n: int = 20) -> list[Slot]:
         return [self._slot(row) for row in self._read("schedule_slots", name=name, n=n)]
@@ -128,26 +141,8 @@ class SqlSchedules(Schedules):
 
     # -- a leader's --------------------------------------------------------------------------------------------
 
-    def sync(self, term: int, wanted: Sequence[Seeded]) -> Synced:
-        by_name = {each.new.name: each for each in wanted}
-
-        def work(change: Change) -> Synced:
-            change.hold(term)
-            before = {row[0]: row[1] for row in change.rows("lock_schedules")}
-            removed = change.rows("remove_declared", names=self._written(list(by_name)))
-            put = [name for name, each in sorted(by_name.items()) if self._put(change, each, _SOURCES)]
-            return Synced(
-                added=tuple(name for name in put if name not in before),
-                changed=tuple(name for name in put if name in before),
-                removed=tuple(sorted(row[0] for row in removed)),
-                taken_over=tuple(name for name in put if before.get(name) == "runtime"),
-            )
-
-        return self._change(work)
-
     def fire(self, term: int, schedule: Schedule, firings: Sequence[Firing], next_at: datetime) -> Fired:
         def work(change: Change) -> Fired:
-            change.hold(term)
             standing = change.rows("lock_schedule", name=schedule.name, revision=schedule.revision)
             if not standing:
                 return Fired()
@@ -168,19 +163,11 @@ class SqlSchedules(Schedules):
             change.rows("advance_schedule", name=schedule.name, **params)
             return Fired(tuple(each[0] for each in fired), tuple(each[0] for each in fired if each[2]))
 
-        return self._change(work)
+        return self._change(work, term)
 
     def disable(self, term: int, schedule: Schedule, reason: str) -> bool:
-        def work(change: Change) -> bool:
-            change.hold(term)
-            params = {"name": schedule.name, "revision": schedule.revision, "reason": reason}
-            return bool(change.rows("disable_schedule", **params))
-
-        return self._change(work)
+        params = {"name": schedule.name, "revision": schedule.revision, "reason": reason}
+        return self._change(lambda change: bool(change.rows("disable_schedule", **params)), term)
 
     def prune(self, term: int, keep: float = SLOTS_KEPT, n: int = 1000) -> int:
-        def work(change: Change) -> int:
-            change.hold(term)
-            return len(change.rows("prune_slots", keep=float(keep), n=n))
-
-        return self._change(work)
+        return self._change(lambda change: len(change.rows("prune_slots", keep=float(keep), n=n)), term)

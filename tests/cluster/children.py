@@ -12,7 +12,7 @@ def fire_all(barrier: Any, url: str, term: int) -> int:
     """Be a leader until nothing is due; how many slots were said to have fired."""
     fired = 0
     with children.opened(url, barrier) as storage:
-        service = Cron(storage, tuple)
+        service = Cron(storage)
         while storage.schedules.due().schedules:
             said = service.run_once(term)
             fired += int(said.split()[1]) if said else 0

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from forge.cluster import cron, firing, schedules
+from forge.cluster import cron, declaring, firing, schedules
 from forge.cluster.cron import Slots
+from forge.cluster.declaring import Declare
 from forge.cluster.firing import AT_ONCE, EVERY, EVERY_IF_FAR, Cron, slots_to_fire
-from forge.errors import DatabaseError, LostLease, UsageError
+from forge.errors import DatabaseError, UsageError
 from forge.job import Job, JobFilter
 from forge.storage import Storage
 from forge.storage.schedules import Fired, Firing, NewSchedule, Schedule
@@ -31,9 +32,15 @@ def new(name: str = "tick", expression: str = HOURLY, **more: Any) -> NewSchedul
 
 
 def service(storage: Storage, url: str, *wanted: NewSchedule) -> Cron:
-    """Cron of the pod that leads."""
+    """Cron of the pod that leads, in a project that declares these."""
     lead(url, TERM)
-    return Cron(storage, lambda: wanted)
+    declare(storage, *wanted)
+    return Cron(storage)
+
+
+def declare(storage: Storage, *wanted: NewSchedule, project: str = "shop") -> str | None:
+    """What a pod does that has just started."""
+    return Declare(storage, lambda: project, lambda: wanted).run_once(None)
 
 
 def jobs(storage: Storage, name: str = "tick") -> list[Job]:
@@ -49,7 +56,8 @@ def stored(storage: Storage, name: str = "tick") -> Schedule:
 
 
 def test_a_new_schedule_is_seeded_and_not_fired(storage: Storage, url: str) -> None:
-    assert service(storage, url, new()).run_once(TERM) == "schedules added tick"
+    assert declare(storage, new()) == "added tick"
+    assert service(storage, url, new()).run_once(TERM) is None
     found = stored(storage)
     assert found.next_at == Slots(HOURLY).after(clock(storage))
     assert (found.last_slot, jobs(storage)) == (None, [])
@@ -81,22 +89,6 @@ def test_what_is_due_is_enqueued_once_and_goes_on_from_now(storage: Storage, url
     assert (found.last_slot, found.last_job, found.next_at) == (slot, job.id, slot + HOUR)
 
 
-def test_declared_schedules_are_synced_once_a_term_and_when_others_are_declared(storage: Storage, url: str) -> None:
-    lead(url, TERM)
-    wanted = [(new("a", source="config"), new("b", source="code"))]
-    service = Cron(storage, lambda: wanted[-1])
-    assert service.run_once(TERM) == "schedules added a, b"
-    wanted.append((new("b", queue="q", source="code"), new("c", source="config")))
-    schedules.put(storage, new("c"))
-    said = "schedules changed b, c, removed a, declared now, no longer set at run time: c"
-    assert service.run_once(TERM) == said
-    assert service.run_once(TERM) is None
-    lead(url, TERM + 1)
-    assert service.run_once(TERM + 1) is None  # looked again, found nothing to do
-    with pytest.raises(LostLease):
-        service.run_once(TERM)
-
-
 def test_a_schedule_that_cannot_come_due_is_disabled_with_the_reason_and_the_others_go_on(
     storage: Storage, url: str
 ) -> None:
@@ -117,8 +109,7 @@ def test_a_schedule_that_cannot_come_due_is_disabled_with_the_reason_and_the_oth
 
 
 def test_a_declared_schedule_that_cannot_be_used_here_is_stored_as_disabled(storage: Storage, url: str) -> None:
-    cron = service(storage, url, new("good"), new("odd", timezone="Mars/Olympus"))
-    assert cron.run_once(TERM) == "schedules added good, odd"
+    assert declare(storage, new("good"), new("odd", timezone="Mars/Olympus")) == "added good, odd"
     assert stored(storage, "odd").state.startswith("disabled: timezone 'Mars/Olympus' must be")
 
 
@@ -279,12 +270,12 @@ def test_a_pod_whose_clock_is_ten_minutes_off_fires_nothing_early_and_nothing_la
     now = storage.now()
     monkeypatch.setattr("time.time", lambda: now + off)
     monkeypatch.setattr("time.time_ns", lambda: int((now + off) * 1e9))
-    for module in (firing, schedules, cron):
+    for module in (firing, schedules, cron, declaring):
         monkeypatch.setattr(module, "datetime", Untrusted)
     lead(url, TERM)
     seconds = [f"{(int(now) + n) % 60} {(int(now) + n) // 60 % 60} * * * *" for n in (-300, 300)]
-    service = Cron(storage, lambda: (new("past", seconds[0]), new("soon", seconds[1])))
-    service.run_once(TERM)
+    service = Cron(storage)
+    declare(storage, new("past", seconds[0]), new("soon", seconds[1]))
     next_at = {each.name: each.next_at for each in storage.schedules.all()}
     assert next_at["soon"] == datetime.fromtimestamp(int(now) + 300, UTC)
     assert next_at["past"] == datetime.fromtimestamp(int(now) - 300 + 3600, UTC)
@@ -315,7 +306,7 @@ def test_pausing_resuming_running_now_and_removing(storage: Storage, url: str) -
     schedules.remove(storage, "mine")
     with pytest.raises(UsageError, match=r"no schedule mine; there are declared   \(forge schedules lists all\)"):
         schedules.find(storage, "mine")
-    with pytest.raises(UsageError, match=r"schedule declared is in forge.toml; remove it there, or pause it"):
+    with pytest.raises(UsageError, match=r"declared is in forge.toml of project shop; remove it there, or pause it"):
         schedules.remove(storage, "declared")
     with pytest.raises(UsageError, match=r"schedule declared is in forge.toml; change it there, or pause it"):
         schedules.change(storage, "declared", queue="other")
@@ -339,8 +330,8 @@ def test_slots_are_forgotten_after_a_week(storage: Storage, url: str) -> None:
     lead(url, TERM)
     schedules.put(storage, new())
     age(url, "schedule", "next_at", 3600)
-    Cron(storage, tuple).run_once(TERM)
+    Cron(storage).run_once(TERM)
     assert len(storage.schedules.slots("tick")) == 1
     age(url, "schedule_slot", "fired_at", 8 * 86_400)
-    Cron(storage, tuple).run_once(TERM)
+    Cron(storage).run_once(TERM)
     assert storage.schedules.slots("tick") == []

@@ -32,6 +32,11 @@ def finished(project: Project) -> Counter[str]:
     return Counter(n for _, n, _ in project.events("END"))
 
 
+def shares(project: Project) -> list[int]:
+    """Workers that each pod goes by."""
+    return sorted(share.applied for share in project.app.storage.shares.cluster().shares)
+
+
 def holder(project: Project) -> tuple[int, int] | None:
     """The term and the pid of who leads."""
     found = project.app.storage.leases.leader()
@@ -42,6 +47,7 @@ def test_the_jobs_of_a_killed_pod_run_elsewhere_and_none_is_lost(project: Projec
     pods = [project.launch() for _ in range(3)]
     for pod in pods:
         pod.ready()
+    eventually(lambda: shares(project) == [2, 2, 2])
     load(project, 400, 0.03)
     victim, gone = pods[1], pods[1].process.pid
     workers = victim.children()
@@ -51,6 +57,7 @@ def test_the_jobs_of_a_killed_pod_run_elsewhere_and_none_is_lost(project: Projec
 
     eventually(in_hand)
     victim.process.kill()
+    eventually(lambda: shares(project) == [3, 3])
     ends = finished(project)
     assert set(ends) == {str(n) for n in range(400)}
     assert project.app.storage.ended_counts() == {"default": {Status.DONE: 400}}
@@ -114,6 +121,7 @@ def test_a_rolling_restart_under_load_loses_nothing_and_runs_nothing_twice(proje
     project.settings("leader_ttl = 2.0\n[queues.default]\nmax_workers = 6\n")
     old = [project.start() for _ in range(3)]
     leader(old)
+    eventually(lambda: shares(project) == [2, 2, 2])
     load(project, 600, 0.02)
     eventually(lambda: len(project.events("END")) >= 20)
     new: list[Pod] = []
@@ -126,6 +134,7 @@ def test_a_rolling_restart_under_load_loses_nothing_and_runs_nothing_twice(proje
     assert Counter(n for _, n, _ in project.events("START")) == ends
     assert project.app.storage.ended_counts() == {"default": {Status.DONE: 600}}
     assert term_of(leader(new)) > max(map(term_of, old))
+    eventually(lambda: shares(project) == [2, 2, 2])
     assert not any(pod.says("gone silent") or pod.says("taken for dead") for pod in [*old, *new])
 
 

@@ -211,6 +211,42 @@ def test_a_leader_whose_service_hangs_lets_another_pod_lead(
     assert runner.join(60)
 
 
+def test_a_service_that_hangs_keeps_no_other_from_its_rounds() -> None:
+    go, lease = threading.Event(), Leading(7)
+    stuck = Told(lambda: str(go.wait(60)), leader_only=True, every=0.001, name="stuck")
+    led, free = Told(leader_only=True, every=0.001), Told(every=0.001)
+    runner = Runner([stuck, led, free], lease)
+    runner.start()
+    eventually(lambda: stuck.terms)
+    before = len(led.terms), len(free.terms)
+    eventually(lambda: len(led.terms) > before[0] + 3 and len(free.terms) > before[1] + 3)
+    assert stuck.terms == [7]
+    lease.drop(7)  # a write of one of them was refused: none begins anything more
+    begun = len(led.terms) + 1  # the round that had asked for its term before
+    more = len(free.terms)
+    eventually(lambda: len(free.terms) > more + 3)
+    go.set()
+    runner.stop()
+    assert runner.join(60)
+    assert len(led.terms) <= begun
+    assert stuck.terms == [7]
+
+
+def test_a_hanging_service_of_every_pod_does_not_cost_the_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(skeleton, "STUCK_AFTER", 0.0)
+    go, lease = threading.Event(), Leading(7)
+    service = Told(lambda: str(go.wait(60)), every=0.001)
+    runner = Runner([service], lease)
+    runner.start()
+    eventually(lambda: service.terms)
+    before = lease.tended
+    eventually(lambda: lease.tended > before + 3)
+    assert not lease.released.is_set()
+    go.set()
+    runner.stop()
+    assert runner.join(60)
+
+
 def test_a_runner_with_nothing_to_run_stops_at_once() -> None:
     runner = Runner([])
     runner.start()

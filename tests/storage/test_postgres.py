@@ -349,3 +349,26 @@ def test_a_claim_that_was_in_doubt_does_not_hide_the_others_from_a_pod_that_leav
     assert statuses(pg_storage, ids(lost)) == [Status.PENDING] * 3
     assert pg_storage.deregister(who) == 3
     assert statuses(pg_storage, ids(kept)) == [Status.PENDING] * 3
+
+
+def test_a_reaper_may_take_longer_over_a_large_table_than_its_other_statements(
+    pg_storage: Storage, pg_url: str
+) -> None:
+    """The read of the whole table is made to take long by a lock that somebody has on it."""
+    limit = 1.0
+    who = pg_storage.register("ada", ["letters"], "north", 1)
+    pg_storage.enqueue(plain_jobs(3))
+    assert len(pg_storage.claim(who, "letters", 3)) == 3
+    with (
+        open_storage(pg_url, timeout=limit) as hasty,
+        psycopg.connect(pg_url) as locking,
+        psycopg.connect(pg_url, autocommit=True) as looking,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        locking.execute("lock table forge.job in access exclusive mode")
+        reaping = pool.submit(hasty.reap, -1.0)
+        too_long = f"{WAITING} and clock_timestamp() - query_start > interval '{2 * limit} s'"
+        while looking.execute(too_long.encode()).fetchone() is None and not reaping.done():
+            time.sleep(0.01)
+        locking.rollback()
+        assert reaping.result(60) == Reaped([who.pod.id], 3)

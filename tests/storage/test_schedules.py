@@ -17,6 +17,7 @@ from forge.storage.schedules import Fired, Firing, NewSchedule, Schedule, Seeded
 from .helpers import age, clock, during, lead, new_id
 
 TERM = 7
+PROJECT = "shop"
 LONG_AGO = datetime(2024, 2, 29, 3, tzinfo=UTC)
 DAY = timedelta(days=1)
 
@@ -46,6 +47,7 @@ def full(**changes: Any) -> NewSchedule:
         jitter=2.5,
         source="runtime",
         line=Line.of(rate_limit="slack", concurrency_key="ann", concurrency=4, partition="x|y"),
+        project="",
     )
     return dataclasses.replace(new, **changes)
 
@@ -105,12 +107,23 @@ def test_another_time_finds_the_next_slot_anew_and_enables_it(storage: Storage, 
 
 def test_one_of_the_configuration_cannot_be_changed_at_run_time(storage: Storage) -> None:
     declared = full(source="config")
-    storage.schedules.sync(TERM, [Seeded(declared, LONG_AGO)])
-    assert put(storage, LONG_AGO + DAY, queue="other") == stored(declared, next_at=LONG_AGO)
+    storage.schedules.sync(PROJECT, [Seeded(declared, LONG_AGO)])
+    assert put(storage, LONG_AGO + DAY, queue="other") == stored(declared, next_at=LONG_AGO, project=PROJECT)
     assert not storage.schedules.remove("nightly")
     assert put(storage, name="mine").name == "mine"
     assert storage.schedules.remove("mine")
     assert not storage.schedules.remove("mine")
+    assert storage.schedules.remove("nightly", declared=True)
+
+
+def test_a_sync_removes_only_what_its_own_project_has_declared(storage: Storage) -> None:
+    theirs, ours = (Seeded(full(name=name, source="config"), LONG_AGO) for name in ("theirs", "ours"))
+    storage.schedules.sync("bank", [theirs])
+    assert storage.schedules.sync(PROJECT, [ours]) == Synced(added=("ours",))
+    assert storage.schedules.sync(PROJECT, []) == Synced(removed=("ours",))
+    assert storage.schedules.sync(PROJECT, [theirs]) == Synced(changed=("theirs",), contested=("theirs",))
+    assert storage.schedules.sync("bank", []) == Synced()
+    assert [(each.name, each.project) for each in storage.schedules.all()] == [("theirs", PROJECT)]
 
 
 def test_a_sync_adds_changes_and_removes_what_is_declared_and_no_other(storage: Storage) -> None:
@@ -118,18 +131,18 @@ def test_a_sync_adds_changes_and_removes_what_is_declared_and_no_other(storage: 
     put(storage, name="taken")
     names = ("old", "same", "other", "taken")
     first = [Seeded(full(name=name, source="config" if name != "other" else "code"), LONG_AGO) for name in names]
-    assert storage.schedules.sync(TERM, first[:3]) == Synced(added=("old", "other", "same"))
+    assert storage.schedules.sync(PROJECT, first[:3]) == Synced(added=("old", "other", "same"))
     changed = Seeded(full(name="other", source="config", queue="q"), LONG_AGO)
-    assert storage.schedules.sync(TERM, [first[1], changed, first[3]]) == Synced(
+    assert storage.schedules.sync(PROJECT, [first[1], changed, first[3]]) == Synced(
         changed=("other", "taken"), removed=("old",), taken_over=("taken",)
     )
     found = {each.name: each.source for each in storage.schedules.all()}
     assert found == {"kept": "runtime", "other": "config", "same": "config", "taken": "config"}
-    assert storage.schedules.sync(TERM, [first[1], changed, first[3]]) == Synced()
+    assert storage.schedules.sync(PROJECT, [first[1], changed, first[3]]) == Synced()
 
 
 def test_one_that_cannot_come_due_is_stored_with_the_reason(storage: Storage) -> None:
-    storage.schedules.sync(TERM, [Seeded(full(source="config"), None, "no such zone here")])
+    storage.schedules.sync(PROJECT, [Seeded(full(source="config"), None, "no such zone here")])
     found = storage.schedules.get("nightly")
     assert found is not None and found.state == "disabled: no such zone here"
     assert storage.schedules.due().schedules == []
@@ -268,8 +281,6 @@ def test_a_leader_of_another_term_changes_nothing(storage: Storage, url: str) ->
     before = storage.schedules.all()
     with pytest.raises(LostLease, match="term 7 is over"):
         storage.schedules.fire(TERM, schedule, [firing(LONG_AGO)], LONG_AGO + DAY)
-    with pytest.raises(LostLease):
-        storage.schedules.sync(TERM, [])
     with pytest.raises(LostLease):
         storage.schedules.disable(TERM, schedule, "why")
     with pytest.raises(LostLease):

@@ -72,13 +72,15 @@ _UNFINISHED = 30.0  # seconds after which a pod that somebody was about to remov
 # Seconds between looks for claims of pods that nobody knows of, from the first reaping on. There are none unless
 # somebody has deleted a pod's row by hand; and it reads the whole table.
 _SWEEP_EVERY = 3600.0
-_SKEW = 60.0  # seconds that a producer's clock may be ahead, or its ids, which count on when many are made at once
+_AHEAD = 1.0  # seconds that ids may be ahead of the clock: they count on when many are made at once
 _LAST = UUID(int=2**128 - 1)
 _LAST_ID = UUID(int=(1 << 128) - 1)
 
 
 class PostgresStorage(Storage):
-    """See `Storage`. One pool; the listener has a connection of its own."""
+    """See `Storage`. One pool; the listener has a connection of its own, and so has the lease: it waits for nobody."""
+
+    leases: PostgresLeases
 
     dialect = "postgres"
 
@@ -98,8 +100,8 @@ class PostgresStorage(Storage):
         self._claims = Claims(url, schema, self._queries, self.enqueue_plan, timeout)
         self.shares = PostgresShares(self._db, self._claims.ask, self._queries)
         self.lines = PostgresLines(self._claims, self._queries)
-        self.leases = PostgresLeases(self._db, self._queries)
         self.budgets = PostgresBudgets(self._db, self._queries)
+        self.leases = PostgresLeases(Database(url, schema, 1, timeout=timeout), self._queries)
         self._sweep_at = 0.0  # monotonic
         self.schedules = PostgresSchedules(self._db, self._queries, self.enqueue_plan)
         self.metrics = PostgresMetrics(self._db, self._queries, self._claims)
@@ -111,6 +113,7 @@ class PostgresStorage(Storage):
     def close(self) -> None:
         self._db.close()
         self._claims.close()
+        self.leases.close()
 
     def schema_state(self) -> SchemaState:
         return schema_of.state(self._db)
@@ -230,15 +233,15 @@ class PostgresStorage(Storage):
             self._by_index("progress", **params)
 
     def next_due(self, queues: Sequence[str]) -> float | None:
-        names = TextArray(fastpath.text_array([queue.encode() for queue in queues]))
-        found: float | None = self._claims.ask(Step(self._queries.next_due, {"queues": names}))[0][0]
+        found: float | None = self._claims.ask(Step(self._queries.next_due, {"queues": _names(queues)}))[0][0]
         return found
 
     # -- pods --------------------------------------------------------------------------------------------------
 
     def register(self, name: str, queues: Sequence[str], host: str, pid: int, capacity: int = 1) -> Incarnation:
-        params = {"name": name, "host": host, "pid": pid, "queues": list(queues), "capacity": capacity}
-        number, started, beat = self._one("register_pod", **params)
+        params = {"name": name, "host": host, "pid": pid, "queues": _names(queues), "capacity": capacity}
+        # On a connection that beats: who was taken for dead needs no other for this.
+        number, started, beat = self._claims.ask(Step(self._queries.register_pod, params))[0]
         who = Incarnation(Pod(number, name, host, pid, tuple(queues), started, beat, capacity))
         self._claims.register(who)
         return who
@@ -275,7 +278,8 @@ class PostgresStorage(Storage):
         fates: Fates | None = None,
     ) -> int:
         """End every claim of these pods the same way, and with `all` those of pods that nobody knows of."""
-        rows = self._rows("claims_of_pods", pods=list(pods), orphans=all)
+        find = Step(self._queries.claims_of_pods, {"pods": list(pods), "orphans": all})
+        rows = self._db.run(Step(self._queries.take_your_time, {}), find)[1].fetchall()
         endings = [Ending(bare_claim(*row), outcome, delay) for row in rows]
         stale = [self.finalize(endings[at : at + 1000], fates=fates) for at in range(0, len(endings), 1000)]
         return len(endings) - sum(map(len, stale))
@@ -354,8 +358,8 @@ class PostgresStorage(Storage):
 
     def prune(self, n: int = 1000, after: str | None = None, *, term: int | None = None) -> Pruned:
         """An id begins with the time it was made at, and no job ends before: ids younger than the shortest retention
-        are not looked at. Ids from tomorrow on have no such time (a clock was wrong, or they are of another version):
-        all of these are."""
+        are not looked at (if a producer's clock was ahead, its jobs go as much later). Ids from tomorrow on have no
+        such time (a clock was wrong, or they are of another version): all of these are."""
 
         def leading(name: str, **params: Any) -> list[tuple[Any, ...]]:
             step = Step(getattr(self._queries, name), params)
@@ -363,22 +367,30 @@ class PostgresStorage(Storage):
             return cursor.fetchall() if cursor.description else []
 
         least, now = self._one("shortest_retention")
-        young, odd = _id_of_time(now - least + _SKEW), _id_of_time(now + 86_400)
+        young, odd = _id_of_time(now - least + _AHEAD), _id_of_time(now + 86_400)
         at = UUID(after) if after else UUID(int=0)
         walked = deleted = 0
+        floor: str | None = None
         for last in (young, _LAST):
             if last == _LAST:
                 at = max(at, odd)
             if at <= last:
-                looked, gone, upto = leading("prune", n=n - walked, first=at, last=last)[0]
+                looked, gone, upto, kept = leading("prune", n=n - walked, first=at, last=last)[0]
                 walked, deleted = walked + looked, deleted + gone
+                following = UUID(int=min(upto.int + 1, _LAST.int)) if upto else at
+                if last == young and looked:
+                    floor = str(kept or following)
                 if walked >= n and upto < _LAST:
-                    return Pruned(walked, deleted, str(UUID(int=upto.int + 1)))
+                    return Pruned(walked, deleted, str(following), floor)
         leading("prune_keys", n=n)
-        return Pruned(walked, deleted, None)
+        return Pruned(walked, deleted, None, floor)
 
     def listen(self) -> Listener:
         return PostgresListener(self._ears) if self._ears else Deaf()
+
+
+def _names(queues: Sequence[str]) -> TextArray:
+    return TextArray(fastpath.text_array([queue.encode() for queue in queues]))
 
 
 def _id_of_time(seconds: float) -> UUID:

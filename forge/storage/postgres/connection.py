@@ -185,7 +185,7 @@ class Database:
         self.connect().close()  # the pool connects in the background and would only say that it timed out
         # The pool reports every failed attempt on its own logger; ours says it once, where it matters.
         logging.getLogger("psycopg.pool").setLevel(logging.ERROR)
-        self._pool = ConnectionPool(
+        pool = ConnectionPool[Connection](
             self.conninfo,
             min_size=1,
             max_size=self.pool_size,
@@ -199,7 +199,12 @@ class Database:
             kwargs={"autocommit": True, "context": _Context()},
             name="forge",
         )
-        self._pid = os.getpid()
+        try:
+            pool.wait(10.0)  # whoever asked while the first is being made would have a second one made
+        except PoolTimeout:
+            pool.close()
+            raise
+        self._pool, self._pid = pool, os.getpid()
 
     def _configure(self, conn: Connection) -> None:
         # A pooler answers the start-up with a backend number of its own. Behind one, a prepared statement may be on

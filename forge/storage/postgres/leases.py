@@ -17,26 +17,30 @@ T = TypeVar("T")
 
 
 def led(db: Database, queries: Queries, term: int | None, work: Callable[[Connection], T]) -> T:
-    """`work` on a connection, in one transaction in which the term cannot end; `LostLease` and nothing done if it has.
+    """`work` in one transaction in which the term cannot end; `LostLease` and nothing done if it has. None is no term.
 
-    It must be safe to repeat, as for `Database.attempt`. Without a term it is just done.
+    It must be safe to repeat, as for `Database.attempt`.
     """
 
     def once(conn: Connection) -> T:
         with conn.transaction():
-            if not pipeline(conn, [Step(queries.hold_term, {"term": term})])[0].fetchall():
-                assert term is not None
+            if term is not None and not pipeline(conn, [Step(queries.hold_term, {"term": term})])[0].fetchall():
                 raise LostLease(over(term))
             return work(conn)
 
-    return db.attempt(work if term is None else once)
+    return db.attempt(once)
 
 
 class PostgresLeases(Leases):
     """See `Leases`."""
 
     def __init__(self, db: Database, queries: Queries) -> None:
+        """`db` is for it alone: whatever the services of a leader wait for, its lease must not."""
         self._db, self._queries = db, queries
+
+    def close(self) -> None:
+        """Give back the connection."""
+        self._db.close()
 
     def acquire(self, holder: Holder, ttl: float) -> Answer:
         params = {"key": holder.key, "pod": holder.pod, "host": holder.host, "pid": holder.pid, "ttl": ttl}

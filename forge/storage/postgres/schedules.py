@@ -13,6 +13,7 @@ import orjson
 from forge.job import Line, NewJob, Receipt
 from forge.storage.contract import Plan, Step, run_plan
 from forge.storage.postgres.connection import Connection, Database, pipeline
+from forge.storage.postgres.leases import led
 from forge.storage.postgres.rows import uuid_of
 from forge.storage.schedules import Firing, NewSchedule, Schedule, Slot
 from forge.storage.scheduling import Change, Row, SqlSchedules
@@ -48,14 +49,8 @@ class PostgresSchedules(SqlSchedules):
     def __init__(self, db: Database, queries: Queries, plan: Plans) -> None:
         self._db, self._queries, self._plan = db, queries, plan
 
-    def _change(self, work: Callable[[Change], T]) -> T:
-        def attempt(conn: Connection) -> T:
-            with conn.transaction():
-                change = _Transaction(conn, self._queries, self._plan)
-                change.rows("be_brief")
-                return work(change)
-
-        return self._db.attempt(attempt)
+    def _change(self, work: Callable[[Change], T], term: int | None = None) -> T:
+        return led(self._db, self._queries, term, lambda conn: work(_Transaction(conn, self._queries, self._plan)))
 
     def _read(self, query: str, /, **params: Any) -> Sequence[Row]:
         return self._db.run(Step(getattr(self._queries, query), params))[0].fetchall()

@@ -16,6 +16,7 @@ from forge.storage.schedules import Firing, NewSchedule, Schedule, Slot
 from forge.storage.scheduling import Change, Row, SqlSchedules
 from forge.storage.sqlite import rows
 from forge.storage.sqlite.drivers import Connection
+from forge.storage.sqlite.leases import hold_term
 from forge.storage.statements import Queries
 
 __all__ = ["SqliteSchedules"]
@@ -52,8 +53,9 @@ class SqliteSchedules(SqlSchedules):
     ) -> None:
         self._queries, self._writing, self._read_rows, self._plan = queries, writing, read, plan
 
-    def _change(self, work: Callable[[Change], T]) -> T:
+    def _change(self, work: Callable[[Change], T], term: int | None = None) -> T:
         with self._writing() as (conn, now):
+            hold_term(conn, self._queries, term)
             return work(_Transaction(conn, now, self._queries, self._plan))
 
     def _read(self, query: str, /, **params: Any) -> Sequence[Row]:

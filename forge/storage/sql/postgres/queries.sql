@@ -435,7 +435,11 @@ with gone as materialized (
 )
 update forge.pod p set reaped_at = now() from gone where p.id = gone.id returning p.id
 
--- The claims of pods that are gone; with :orphans those of pods nobody knows of, too. Reads the whole table.
+-- The claims of pods that are gone; with :orphans those of pods nobody knows of, too. Reads the whole table, which may take
+-- longer than services have: cut short each time, nobody would ever be reaped. Its own limit is part of its transaction.
+-- name: take_your_time
+select set_config('statement_timeout', '15min', true)
+
 -- name: claims_of_pods
 select id, claim, dedupe_key is not null, queue from forge.job j
  where status = 'in_progress'
@@ -593,18 +597,21 @@ on conflict (name) do update set
 returning name, max_workers, paused, backoff_enabled, backoff_base_seconds, backoff_max_seconds, throttle,
           retain_done_days, retain_dead_days, throttle_attempts, throttled_until
 
--- One small batch of what retention no longer keeps, in the order of ids between two. See `PostgresStorage.prune`.
+-- One small batch of what retention no longer keeps, in the order of ids between two. See `PostgresStorage.prune`. It does
+-- not wait for the disk: what a crash brings back is deleted again.
 -- name: prune
 with walked as materialized (
     select h.id, h.finished_at < now() - make_interval(secs => 86400 * case h.status
                when 'done' then coalesce(q.retain_done_days, 7) else coalesce(q.retain_dead_days, 30) end) as old
       from (select id, finished_at, status, queue from forge.job_history
-             where id >= :first::uuid and id <= :last::uuid order by id limit :n::bigint) h
+             where id >= :first::uuid and id <= :last::uuid and (select set_config('synchronous_commit', 'off', true)) = 'off'
+             order by id limit :n::bigint) h
       left join forge.queue q on q.name = h.queue
 ), gone as (
     delete from forge.job_history h where h.id = any(array(select id from walked where old)) returning h.id
 )
-select (select count(*) from walked), (select count(*) from gone), (select id from walked order by id desc limit 1)
+select (select count(*) from walked), (select count(*) from gone), (select id from walked order by id desc limit 1),
+       (select id from walked where not old order by id limit 1)
 
 -- name: shortest_retention
 select (least(7, 30, min(least(retain_done_days, retain_dead_days))) * 86400)::float8, extract(epoch from now())::float8
@@ -659,11 +666,7 @@ select term from forge.leader where term = :term::bigint and holder is not null 
 
 -- part: schedule_columns
 s.name, s.expression, s.kind, s.payload, s.timezone, s.queue, s.priority, s.max_attempts, s.timeout, s.keep_result, s.dedupe_key,
-s.unique_for, s.tags, s.catch_up, s.jitter, s.source, s.line, s.paused, s.disabled, s.next_at, s.last_slot, s.last_job, s.last_skipped, s.revision
-
--- Nothing here may wait for long: whoever holds a schedule's row is another leader's firing.
--- name: be_brief
-select set_config('lock_timeout', '5s', true), set_config('statement_timeout', '30s', true)
+s.unique_for, s.tags, s.catch_up, s.jitter, s.source, s.line, s.project, s.paused, s.disabled, s.next_at, s.last_slot, s.last_job, s.last_skipped, s.revision
 
 -- name: schedules
 select {schedule_columns} from forge.schedule s order by s.name
@@ -683,36 +686,39 @@ select {schedule_columns}, (select min(a.next_at) from forge.schedule a where no
 -- its next slot is found anew.
 -- name: put_schedule
 insert into forge.schedule as s (name, expression, kind, payload, timezone, queue, priority, max_attempts, timeout, keep_result,
-                                 dedupe_key, unique_for, tags, catch_up, jitter, source, line, disabled, next_at)
+                                 dedupe_key, unique_for, tags, catch_up, jitter, source, line, project, disabled, next_at)
 values (:name, :expression, :kind, :payload::text::json, :timezone, :queue, :priority::smallint, :max_attempts::smallint,
-        :timeout::int, :keep_result::int, :dedupe_key::text, :unique_for::int, :tags::text[], :catch_up, :jitter::float8, :source, :line::text::json,
-        :disabled::text, :next_at::timestamptz)
+        :timeout::int, :keep_result::int, :dedupe_key::text, :unique_for::int, :tags::text[], :catch_up, :jitter::float8, :source,
+        :line::text::json, :project, :disabled::text, :next_at::timestamptz)
 on conflict (name) do update set
     expression = excluded.expression, kind = excluded.kind, payload = excluded.payload, timezone = excluded.timezone,
     queue = excluded.queue, priority = excluded.priority, max_attempts = excluded.max_attempts, timeout = excluded.timeout,
     keep_result = excluded.keep_result, dedupe_key = excluded.dedupe_key, unique_for = excluded.unique_for, tags = excluded.tags,
-    catch_up = excluded.catch_up, jitter = excluded.jitter, source = excluded.source, line = excluded.line, revision = s.revision + 1,
+    catch_up = excluded.catch_up, jitter = excluded.jitter, source = excluded.source, line = excluded.line, project = excluded.project,
+    revision = s.revision + 1,
     disabled = case when (s.expression, s.timezone) = (excluded.expression, excluded.timezone) then s.disabled
                     else excluded.disabled end,
     next_at = case when (s.expression, s.timezone) = (excluded.expression, excluded.timezone) then s.next_at
                    else excluded.next_at end
  where s.source = any(:over::text[])
    and (s.expression, s.kind, s.payload::text, s.timezone, s.queue, s.priority, s.max_attempts, s.timeout, s.keep_result,
-        s.dedupe_key, s.unique_for, s.tags, s.catch_up, s.jitter, s.source, s.line::text)
+        s.dedupe_key, s.unique_for, s.tags, s.catch_up, s.jitter, s.source, s.line::text, s.project)
        is distinct from
        (excluded.expression, excluded.kind, excluded.payload::text, excluded.timezone, excluded.queue, excluded.priority,
         excluded.max_attempts, excluded.timeout, excluded.keep_result, excluded.dedupe_key, excluded.unique_for, excluded.tags,
-        excluded.catch_up, excluded.jitter, excluded.source, excluded.line::text)
+        excluded.catch_up, excluded.jitter, excluded.source, excluded.line::text, excluded.project)
 returning name
 
 -- name: lock_schedules
-select name, source from forge.schedule order by name for no key update
+select name, source, project from forge.schedule where project = :project or name = any(:names::text[])
+ order by name for no key update
 
 -- name: remove_declared
-delete from forge.schedule where source in ('config', 'code') and name <> all(:names::text[]) returning name
+delete from forge.schedule where source in ('config', 'code') and project = :project and name <> all(:names::text[])
+returning name
 
 -- name: remove_schedule
-delete from forge.schedule where name = :name and source = 'runtime' returning name
+delete from forge.schedule where name = :name and (source = 'runtime' or :declared::boolean) returning name
 
 -- name: pause_schedule
 update forge.schedule set paused = true where name = :name returning name

@@ -375,7 +375,7 @@ select term from leader where term = :term and holder is not null
 
 -- part: schedule_columns
 s.name, s.expression, s.kind, s.payload, s.timezone, s.queue, s.priority, s.max_attempts, s.timeout, s.keep_result, s.dedupe_key,
-s.unique_for, s.tags, s.catch_up, s.jitter, s.source, s.line, s.paused, s.disabled, s.next_at, s.last_slot, s.last_job, s.last_skipped, s.revision
+s.unique_for, s.tags, s.catch_up, s.jitter, s.source, s.line, s.project, s.paused, s.disabled, s.next_at, s.last_slot, s.last_job, s.last_skipped, s.revision
 
 -- name: schedules
 select {schedule_columns} from schedule s order by s.name
@@ -395,33 +395,36 @@ select {schedule_columns}, (select min(a.next_at) from schedule a where not a.pa
 -- its next slot is found anew.
 -- name: put_schedule
 insert into schedule as s (name, expression, kind, payload, timezone, queue, priority, max_attempts, timeout, keep_result,
-                           dedupe_key, unique_for, tags, catch_up, jitter, source, line, disabled, next_at)
+                           dedupe_key, unique_for, tags, catch_up, jitter, source, line, project, disabled, next_at)
 values (:name, :expression, :kind, :payload, :timezone, :queue, :priority, :max_attempts, :timeout, :keep_result, :dedupe_key,
-        :unique_for, :tags, :catch_up, :jitter, :source, :line, :disabled, :next_at)
+        :unique_for, :tags, :catch_up, :jitter, :source, :line, :project, :disabled, :next_at)
 on conflict (name) do update set
     expression = excluded.expression, kind = excluded.kind, payload = excluded.payload, timezone = excluded.timezone,
     queue = excluded.queue, priority = excluded.priority, max_attempts = excluded.max_attempts, timeout = excluded.timeout,
     keep_result = excluded.keep_result, dedupe_key = excluded.dedupe_key, unique_for = excluded.unique_for, tags = excluded.tags,
-    catch_up = excluded.catch_up, jitter = excluded.jitter, source = excluded.source, line = excluded.line, revision = s.revision + 1,
+    catch_up = excluded.catch_up, jitter = excluded.jitter, source = excluded.source, line = excluded.line, project = excluded.project,
+    revision = s.revision + 1,
     disabled = iif((s.expression, s.timezone) = (excluded.expression, excluded.timezone), s.disabled, excluded.disabled),
     next_at = iif((s.expression, s.timezone) = (excluded.expression, excluded.timezone), s.next_at, excluded.next_at)
  where s.source in (select value from json_each(:over))
    and (s.expression, s.kind, s.payload, s.timezone, s.queue, s.priority, s.max_attempts, s.timeout, s.keep_result,
-        s.dedupe_key, s.unique_for, s.tags, s.catch_up, s.jitter, s.source, s.line)
+        s.dedupe_key, s.unique_for, s.tags, s.catch_up, s.jitter, s.source, s.line, s.project)
        is not
        (excluded.expression, excluded.kind, excluded.payload, excluded.timezone, excluded.queue, excluded.priority,
         excluded.max_attempts, excluded.timeout, excluded.keep_result, excluded.dedupe_key, excluded.unique_for, excluded.tags,
-        excluded.catch_up, excluded.jitter, excluded.source, excluded.line)
+        excluded.catch_up, excluded.jitter, excluded.source, excluded.line, excluded.project)
 returning name
 
 -- name: lock_schedules
-select name, source from schedule order by name
+select name, source, project from schedule
+ where project = :project or name in (select value from json_each(:names)) order by name
 
 -- name: remove_declared
-delete from schedule where source in ('config', 'code') and name not in (select value from json_each(:names)) returning name
+delete from schedule where source in ('config', 'code') and project = :project
+   and name not in (select value from json_each(:names)) returning name
 
 -- name: remove_schedule
-delete from schedule where name = :name and source = 'runtime' returning name
+delete from schedule where name = :name and (source = 'runtime' or :declared) returning name
 
 -- name: pause_schedule
 update schedule set paused = 1 where name = :name returning name

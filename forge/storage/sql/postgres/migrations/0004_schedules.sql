@@ -19,6 +19,7 @@ create table forge.schedule (
     timezone     text not null default 'UTC',
     catch_up     text not null default 'one' check (catch_up in ('one', 'all', 'none')),
     source       text not null default 'runtime' check (source in ('config', 'code', 'runtime')),
+    project      text not null default '',  -- whose it is, if it is declared: nobody else removes it
     payload      json not null,
     dedupe_key   text collate "C",
     tags         text[],

@@ -19,6 +19,7 @@ create table schedule (
     timezone     text not null default 'UTC',
     catch_up     text not null default 'one' check (catch_up in ('one', 'all', 'none')),
     source       text not null default 'runtime' check (source in ('config', 'code', 'runtime')),
+    project      text not null default '',  -- whose it is, if it is declared: nobody else removes it
     payload      text not null check (json_valid(payload)),
     dedupe_key   text,
     tags         text,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import time
 
+import psycopg
 import pytest
 
+from forge.storage.budgets import Ask
 from tests.master.conftest import TASKS, Pod, Project, eventually
 
 from .budget_rig import Spent, worst
@@ -95,3 +98,28 @@ def test_a_drain_by_one_pod_leaves_nothing_to_the_others(project: Project) -> No
     (project.folder / "stop").touch()
     assert len(record(project)) < 1_000_000
     assert project.app.storage.budgets.all()[0].tokens < 1
+
+
+def test_a_pod_that_was_stopped_for_longer_than_its_lease_has_nothing_to_spend_when_it_wakes(project: Project) -> None:
+    (pod,) = spenders(project, 1, "capacity = 1000000\nrefill_per_sec = 0.001")
+    budgets = project.app.storage.budgets
+    with psycopg.connect(project.url, autocommit=True) as conn:
+
+        def stopped_with_tokens() -> bool:
+            pod.process.send_signal(signal.SIGSTOP)
+            tokens, told = conn.execute("select tokens, spent from forge.budget_lease").fetchone() or (0, 0)
+            held = tokens - (len(record(project)) - told)
+            if held < 20:
+                pod.process.send_signal(signal.SIGCONT)
+            return bool(held >= 20)
+
+        eventually(stopped_with_tokens)
+    eventually(lambda: not budgets.all()[0].leased)
+    other = project.app.storage.register("another", [], "elsewhere", 1)
+    left = int(budgets.all()[0].tokens)
+    grant = budgets.lease(other, "calls", Ask(0, 0, left, left), ttl=3600)
+    assert grant is not None and grant.granted == left  # now nobody else may have any
+    before = len(record(project))
+    pod.process.send_signal(signal.SIGCONT)
+    eventually(lambda: project.events("NOTHING"))
+    assert len(record(project)) <= before + 1  # one may have been granted already, and not been told

@@ -40,7 +40,7 @@ class Turns:
     def __init__(self) -> None:
         self.after = FIRST  # the next walk starts behind it,
         self.origin = FIRST  # and has come around when it is here: since then nothing was found
-        self.closed = False  # a line could not go on: for want of a slot, or of tokens
+        self.closed = False  # a line cannot go on, or perhaps not: for want of a slot, or of tokens
         self.scopes: frozenset[str] = frozenset()  # budgets that lines of this queue want tokens of
         self.seen = 1  # lines with due jobs
         self.owed = 0.0  # jobs that the plain ones may have before the others
@@ -76,8 +76,9 @@ class Turn(NamedTuple):
     after: Place | None  # where the next one starts; None: where this one did
     around: bool  # it saw all lines that it had to
     empty: frozenset[str]  # budgets without a token that lines want one of
-    closed: bool  # some line could not go on
+    closed: bool  # some line could not go on, or may not be able to now
     seen: int  # lines with due jobs
+    hungry: bool  # some line had its whole share, and may have more
 
 
 class Taken(NamedTuple):
@@ -121,7 +122,7 @@ class Lines(abc.ABC):
             turns.note(turn)
             if len(found.claims) >= n:
                 return found
-            if turn.around and not turn.claims:
+            if turn.around and not turn.hungry:
                 return found._replace(more=False)
         return found
 

@@ -17,7 +17,7 @@ from forge.storage.statements import Queries
 
 __all__ = ["PostgresLines"]
 
-_CLAIM = slice(6, 16)  # the columns of a claim, behind those of the walk
+_CLAIM = slice(7, 17)  # the columns of a claim, behind those of the walk
 
 
 class PostgresLines(Lines):
@@ -57,14 +57,15 @@ class PostgresLines(Lines):
 
 def _read(result: PGresult, token: int, queue: str) -> Turn:
     rows = raw_rows(result)
-    line, priority, around, empty, closed, seen = rows[0][:6]
-    found = [row for row in rows if row[8] is not None]
+    line, priority, around, empty, closed, seen, hungry = rows[0][:7]
+    found = [row for row in rows if row[9] is not None]
     return Turn(
         claims=fastpath.claims([row[_CLAIM] for row in found], token, queue),
-        spent=Counter(row[16] for row in found if row[16] is not None),
+        spent=Counter(row[17] for row in found if row[17] is not None),
         after=None if line is None else (line, priority),
         around=around,
         empty=frozenset(empty or ()),
         closed=closed,
         seen=seen,
+        hungry=hungry,
     )

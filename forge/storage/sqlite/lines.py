@@ -46,6 +46,10 @@ class Step:
         return self.tokens > 0 and self.free != ()
 
     @property
+    def limited(self) -> bool:
+        return self.head.key is not None or self.head.scope is not None
+
+    @property
     def on(self) -> Place:
         """Where the walk goes on: behind all lines that share what this one cannot get."""
         if self.open:
@@ -79,7 +83,7 @@ class SqliteLines(Lines):
         with self._writer.writing(durable=False, clock=lambda: int(self._clock() * 1e6)) as (conn, now):
             params = {"queue": queue, "pod": who.pod.id, "now": now}
             if not conn.rows(self._sql.lines_open.sql, params):
-                return Turn([], {}, None, True, frozenset(), False, 0)
+                return Turn([], {}, None, True, frozenset(), False, 0, False)
             return _Walk(conn, self._sql, queue, now, n, allowed).turn(who, *way)
 
 
@@ -90,6 +94,7 @@ class _Walk:
         self, conn: Connection, sql: Queries, queue: str, now: int, n: int, allowed: Mapping[str, int] | None
     ) -> None:
         self._conn, self._sql, self._queue, self._now, self._n, self._allowed = conn, sql, queue, now, n, allowed
+        self._share = 0  # of each line
         self._slots: dict[tuple[str, int | None], Sequence[int]] = {}  # free ones, by key and limit
 
     def turn(self, who: Incarnation, after: Place, last: Place) -> Turn:
@@ -108,8 +113,9 @@ class _Walk:
             after=self._end(steps, seen - {choice.step.head.line for choice, _ in chosen}, after, around),
             around=around,
             empty=frozenset(s.head.scope for s in steps if s.head.scope is not None and s.tokens == 0),
-            closed=not all(step.open for step in steps),
+            closed=any(not step.open or (step.due and step.limited) for step in steps),
             seen=len(seen),
+            hungry=any(choice.round >= self._share for choice in choices),
         )
 
     def _steps(self, after: Place, last: Place, most: int) -> Iterator[Step]:
@@ -148,7 +154,7 @@ class _Walk:
 
     def _choices(self, due: Sequence[Step]) -> list[Choice]:
         """Due jobs in the order of turns, an even share of each line."""
-        share = -(-self._n // max(len({step.head.line for step in due}), 1))
+        self._share = share = -(-self._n // max(len({step.head.line for step in due}), 1))
         had: Counter[str] = Counter()
         choices = []
         for i, step in enumerate(due):

@@ -955,7 +955,7 @@ select j.line, j.priority, j.run_at, j.rate_limit, j.concurrency_key, j.concurre
 -- Open lines with due jobs get even shares of :n, in rounds: the first job of each line, the second of each and so on. Those of
 -- one key get its free slots in that order, and those of one budget its tokens, so that neither is given twice.
 -- The answer has one row at least: where the next claim starts, whether the walk came around, which budgets were empty,
--- whether any line was closed, how many had due jobs, and then the claim and its budget, or nulls.
+-- whether any line was closed or may be now, how many had due jobs, whether any had a whole share of them, and then the claim and its budget, or nulls.
 -- `offset 0` has each of these found once a step, and not once for each time that it is named.
 -- The next claim starts before the first line that was open and got nothing, for which there was no room; else behind the last open one.
 -- name: claim_lines
@@ -1040,11 +1040,11 @@ with recursive gate as materialized (
                     case when max(r.i) < :most::int then max(r.i) filter (where r.open or r.i = 0) else max(r.i) end) as i,
            coalesce(max(r.i) < :most::int, true) as around,
            array_agg(distinct r.scope) filter (where r.scope is not null and r.tokens = 0) as empty,
-           coalesce(bool_or(r.i > 0 and not r.open), false) as closed
+           coalesce(bool_or(r.i > 0 and (not r.open or r.due and (r.key is not null or r.scope is not null))), false) as closed
       from ring r
 )
-select r.line, r.priority, l.around, l.empty, l.closed, (select count(distinct line) from found)::int, c.priority, c.run_at, c.id,
-       c.kind, c.payload, c.attempts, c.max_attempts, c.timeout, c.keep_result, c.dedupe_key, c.scope
+select r.line, r.priority, l.around, l.empty, l.closed, (select count(distinct line) from found)::int,
+       (select coalesce(bool_or(f.round >= f.share), false) from found f), c.priority, c.run_at, c.id, c.kind, c.payload, c.attempts, c.max_attempts, c.timeout, c.keep_result, c.dedupe_key, c.scope
   from last l left join ring r on r.i = l.i left join claimed c on true
  order by c.round, c.priority, c.i
 

@@ -45,14 +45,17 @@ is set forward, leases lapse and buckets refill by that much: the capacity may b
 refilled for that step, and leases begin anew. A failover that loses commits may lease what was leased. And a token is
 spent when it is granted: what a handler does with it, and when, is its own affair.
 
-**Settings.** When a capacity is lowered, tokens already leased can still be spent. Give-backs of `Budgets.reserve` that
-come after their tokens were told as spent are dropped.
+**Reserved.** Tokens can be reserved for a moment, until it is known how many are needed: they count as leased until the
+rest is given back, or for a quarter of a second. What is given back later counts as spent.
+
+**Settings.** When a capacity is lowered, tokens already leased can still be spent.
 """
 
 from __future__ import annotations
 
 import math
 import random
+from collections import deque
 
 from forge.storage.budgets import LEASE, Ask, Grant, Limit
 
@@ -60,6 +63,7 @@ __all__ = ["Purse", "retry_after"]
 
 TRUST = 9 / 10  # of a lease's time, for which a pod trusts it
 SETTLE_AFTER = 1.0  # seconds without spending after which a pod gives back what it has
+RESERVED = 0.25  # seconds after which reserved tokens count as spent
 GAP = 0.05  # seconds between two requests of all pods together, while there is nothing to be had
 SHORTEST_WAIT, LONGEST_WAIT = 1.0, 60.0  # seconds that who gets nothing is told to wait
 
@@ -79,13 +83,13 @@ class Purse:
         self.asking: Ask | None = None  # the request under way
         self._ask_at, self._short = 0.0, 0  # before that, so many more are not to be had
         self._held = 0
+        self._reserved: deque[tuple[float, int]] = deque()  # when, and how many
         self._until = 0.0  # trusted until then
         self._spent = 0
-        self._told = 0  # of those: in a request, answered or not
         self._lease_until = -math.inf  # there may be a row with tokens until then
         self._void_before = -math.inf  # what requests begun before have brought is worth nothing
         self._moved_at = 0.0  # tokens last came or went
-        self._second, self._now_spent, self._last_spent = 0, 0, 0  # for `_recent`
+        self._second, self._now_spent, self._last_spent = 0, 0, 0  # for `recent`
 
     def held(self, now: float) -> int:
         """Tokens that can be spent now."""
@@ -98,25 +102,50 @@ class Purse:
         if self.held(now) < n:
             return False
         self._held -= n
+        self._count(n, now)
+        return True
+
+    def reserve(self, n: int, now: float) -> int:
+        """Up to n tokens for a moment: to be followed by one `give_back`."""
+        found = min(n, self.held(now))
+        if found > 0:
+            self._held -= found
+            self._moved_at = now
+            self._reserved.append((now, found))
+        return found
+
+    def give_back(self, n: int, now: float) -> None:
+        """So many of those that were reserved first are not needed; the others are spent. What is not known to be
+        reserved any more is not given back."""
+        while self._reserved:
+            _, reserved = self._reserved.popleft()
+            back = min(n, reserved)
+            self._count(reserved - back, now)
+            if now < self._until:
+                self._held += back
+            n -= back
+            if n <= 0:
+                return
+
+    def _count(self, n: int, now: float) -> None:
+        """These are spent."""
         self._spent += n
         self._moved_at = now
         self._turn(now)
         self._now_spent += n
-        return True
 
-    def give_back(self, n: int, now: float) -> None:
-        """Tokens that were just taken, and not spent after all."""
-        n = min(n, self._spent - self._told)
-        self._spent -= n
-        self._now_spent = max(0, self._now_spent - n)
-        if now < self._until:
-            self._held += n
+    def _claimed(self, now: float) -> int:
+        """Tokens that are the pod's: those it has, and those reserved. Long reserved ones are spent."""
+        while self._reserved and self._reserved[0][0] <= now - RESERVED:
+            self._count(self._reserved.popleft()[1], now)
+        return self._held + sum(n for _, n in self._reserved)
 
     def ask(self, least: int, all: int, now: float) -> Ask:
         """A request for more: all that is waited for, of which `least` would do for a start."""
         held = self.held(now)
         least = max(least - held, 1)
-        return self._send(Ask(held, self._spent, least, max(all + self._recent(now) - held, least)))
+        claimed = self._claimed(now)  # first: it may find some spent
+        return self._send(Ask(claimed, self._spent, least, max(all + self.recent(now) - held, least)))
 
     def ask_when(self, n: int) -> float:
         """Before that there are no n tokens to be had; 0 if there may be."""
@@ -128,13 +157,14 @@ class Purse:
         at = max(min(self._moved_at + SETTLE_AFTER, self._until), self._ask_at)
         return at if at < self._lease_until and self.asking is None else math.inf
 
-    def settle(self) -> Ask:
-        """A request that ends the lease."""
+    def settle(self, now: float) -> Ask:
+        """A request that ends the lease, but for what is reserved."""
         self._held = 0
-        return self._send(Ask(0, self._spent, 0, 0))
+        claimed = self._claimed(now)
+        return self._send(Ask(claimed, self._spent, 0, 0))
 
     def _send(self, ask: Ask) -> Ask:
-        self.asking, self._told = ask, ask.spent
+        self.asking = ask
         return ask
 
     def answered(self, grant: Grant, began: float, now: float) -> None:
@@ -145,6 +175,7 @@ class Purse:
         if grant.kept < ask.held:
             # The old lease is over, and what was spent of it meanwhile is not of this one.
             self._spent, self._held = ask.spent, 0
+            self._reserved.clear()
         self.held(now)
         self._lease_until = now + self._ttl if grant.kept + grant.granted else -math.inf
         if began >= self._void_before:
@@ -165,6 +196,8 @@ class Purse:
     def drained(self, now: float) -> None:
         """The budget is empty, whatever was leased."""
         self._held, self._void_before = 0, now
+        self._count(sum(n for _, n in self._reserved), now)
+        self._reserved.clear()
 
     def _turn(self, now: float) -> None:
         second = int(now)
@@ -172,7 +205,7 @@ class Purse:
             self._last_spent = self._now_spent if second == self._second + 1 else 0
             self._second, self._now_spent = second, 0
 
-    def _recent(self, now: float) -> int:
+    def recent(self, now: float) -> int:
         """Tokens spent in the last second, about."""
         self._turn(now)
         return self._now_spent + round(self._last_spent * (1 - now % 1))

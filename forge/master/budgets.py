@@ -27,6 +27,8 @@ __all__ = ["DEFAULTS", "Budgets"]
 # Those of services that everybody uses, where `[limits]` says nothing else.
 DEFAULTS = {"slack": Limit(50, 50 / 60), "gh": Limit(5000, 5000 / 3600)}
 
+AHEAD = 10  # tokens more than it has spent in the last second that are fetched for who could reserve none
+
 # What `acquire` answers: None if the tokens were granted, else the seconds after which to ask again; or an error.
 Reply = Callable[[float | None, str | None], None]
 Answer = tuple[float, Grant | None]  # when the request was begun, and what came of it
@@ -125,21 +127,19 @@ class Budgets:
     # -- for tasks with a declared limit -----------------------------------------------------------------------
 
     def reserve(self, name: str, n: int) -> int:
-        """Up to n tokens that are there now. They count as spent: give back at once what is not needed. If there are
-        none, `on_tokens` is called when some have come."""
+        """Up to n tokens that are there now. One `give_back` is to follow if there were some, as soon as it is known
+        how many are needed, and also if all are. If there were none, `on_tokens` is called when some have come."""
         scope, now = self._scope(name), self._clock()
-        found = min(n, scope.purse.held(now)) if not scope.waiting else 0
-        if found > 0:
-            scope.purse.take(found, now)
-        if found < n:
+        found = scope.purse.reserve(n, now) if not scope.waiting else 0
+        if found < min(n, max(1, scope.purse.recent(now))):
             scope.reserving = max(scope.reserving, n - found)
             if now >= scope.purse.ask_when(1):
                 self._ask(name, scope, now)
         self._plan(scope)
-        return max(found, 0)
+        return found
 
     def give_back(self, name: str, n: int) -> None:
-        """Tokens that were reserved and not needed."""
+        """So many of the tokens that were reserved are not needed; the others are spent now."""
         scope = self._scope(name)
         scope.purse.give_back(n, self._clock())
         self._plan(scope)
@@ -160,7 +160,7 @@ class Budgets:
                 if scope.reserving and now >= scope.purse.ask_when(1):
                     self._ask(name, scope, now)
                 else:
-                    self._request(name, scope, scope.purse.settle())
+                    self._request(name, scope, scope.purse.settle(now))
         self.due = min((scope.due for scope in self._scopes.values()), default=math.inf)
 
     def drained(self, name: str) -> None:
@@ -172,7 +172,7 @@ class Budgets:
         """Give back what there is; on the loop, which has nothing else to do then."""
         for name, scope in self._scopes.items():
             if scope.purse.settle_at < math.inf:
-                self._storage.budgets.lease(self._presence.who, name, scope.purse.settle())
+                self._storage.budgets.lease(self._presence.who, name, scope.purse.settle(self._clock()))
 
     # -- asking ------------------------------------------------------------------------------------------------
 
@@ -203,7 +203,7 @@ class Budgets:
         if scope.purse.asking is None:
             needs = [each.tokens for each in scope.waiting]
             least = 1 if scope.reserving else min(needs)
-            self._request(name, scope, scope.purse.ask(least, sum(needs) + scope.reserving, now))
+            self._request(name, scope, scope.purse.ask(least, sum(needs) + min(scope.reserving, AHEAD), now))
 
     def _request(self, name: str, scope: Scope, ask: Ask) -> None:
         who = self._presence.who

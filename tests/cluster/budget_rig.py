@@ -77,6 +77,7 @@ class Pod:
     eager: float  # how likely it is to want tokens, at each step
     stopped_until: float = 0.0
     request: Request | None = None
+    reserved: list[int] = field(default_factory=list)  # of tokens that were reserved: how many are to be given back
     lost: list[Request] = field(default_factory=list)  # given up by the pod, but still on their way
 
 
@@ -158,12 +159,21 @@ class Rig:
                     # Some ask for more than they will need, and are stopped with it.
                     self._send(pod, pod.purse.ask(n, n * self.random.choice((1, 1, 10)), now), now)
                 break
-            if self.random.random() < 0.05:
-                pod.purse.give_back(n, now)
-            else:
-                self.record.append((self.clock.now, self.clock.now, n))
+            self.record.append((self.clock.now, self.clock.now, n))
+        self._reserve(pod, now)
         if pod.request is None and now >= pod.purse.settle_at:
-            self._send(pod, pod.purse.settle(), now)
+            self._send(pod, pod.purse.settle(now), now)
+
+    def _reserve(self, pod: Pod, now: float) -> None:
+        """Some are reserved, and of those some are needed: which is known now, or soon, or late, or never."""
+        if pod.reserved and self.random.random() < 0.3:
+            pod.purse.give_back(pod.reserved.pop(0), now)
+        wants = self.random.random() < (0.1 if self.mood is None else self.mood)
+        if not pod.reserved and wants and (found := pod.purse.reserve(6, now)):
+            needed = self.random.randint(0, found)
+            self.record.append((self.clock.now, self.clock.now, needed))
+            if self.random.random() < 0.9:
+                pod.reserved.append(found - needed)
 
     def _send(self, pod: Pod, ask: Ask, now: float) -> None:
         pod.request = Request(ask, now)

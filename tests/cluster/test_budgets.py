@@ -185,7 +185,7 @@ def test_a_pod_that_spends_nothing_gives_back_what_it_has() -> None:
     purse = filled(10)
     assert purse.take(4, 100.5)
     assert purse.settle_at == 101.5
-    assert purse.settle() == (0, 4, 0, 0)
+    assert purse.settle(101.5) == (0, 4, 0, 0)
     assert purse.held(101.5) == 0, "they are on their way"
     purse.answered(granted(0), 101.5, 101.6)
     assert purse.settle_at == math.inf
@@ -196,12 +196,12 @@ def test_a_lease_that_was_never_heard_of_is_settled_too() -> None:
     purse.ask(3, 3, 100.0)
     purse.failed(100.5)
     assert 101.0 <= purse.settle_at <= 101.5
-    purse.settle()
+    purse.settle(101.5)
     purse.failed(101.5)
     assert purse.settle_at < 105.5
     while purse.settle_at < math.inf:
         at = purse.settle_at
-        purse.settle()
+        purse.settle(at)
         purse.failed(at)
     assert at < 106, "it lapses"
 
@@ -218,11 +218,42 @@ def test_a_drain_voids_what_is_held_and_what_was_asked_for_before() -> None:
     assert purse.held(100.5) == 1
 
 
-def test_what_is_given_back_can_be_taken_again_unless_it_was_told_as_spent() -> None:
+def test_what_is_reserved_is_not_told_as_spent_before_it_is_known_to_be() -> None:
     purse = filled(10)
-    assert purse.take(6, 100.1)
-    purse.give_back(2, 100.1)
-    assert purse.held(100.1) == 6
-    purse.ask(7, 7, 100.2)
-    purse.give_back(4, 100.2)
-    assert purse.held(100.2) == 6
+    assert purse.reserve(6, 100.1) == 6
+    assert purse.ask(7, 7, 100.2)[:2] == (10, 0)
+    purse.answered(granted(3, kept=10), 100.2, 100.25)
+    purse.give_back(4, 100.3)  # two are spent
+    assert purse.held(100.3) == 4 + 4 + 3
+    assert purse.ask(20, 20, 100.4)[:2] == (11, 2)
+
+
+def test_what_was_reserved_for_too_long_is_spent() -> None:
+    purse = filled(10)
+    assert purse.reserve(6, 100.1) == 6
+    assert purse.ask(7, 7, 100.4)[:2] == (4, 6)
+    purse.give_back(4, 100.5)
+    assert purse.held(100.5) == 4
+
+
+def test_what_was_reserved_before_a_drain_or_of_a_lease_that_is_over_does_not_come_back() -> None:
+    purse = filled(10)
+    assert purse.reserve(6, 100.1) == 6
+    purse.drained(100.1)
+    purse.give_back(6, 100.1)
+    assert purse.held(100.1) == 0
+    purse = filled(10)
+    assert purse.reserve(6, 100.1) == 6
+    purse.ask(5, 5, 100.2)
+    purse.answered(granted(2, kept=0), 100.2, 100.3)
+    purse.give_back(6, 100.3)
+    assert purse.held(100.3) == 2
+
+
+def test_reservations_end_in_the_order_in_which_they_were_made() -> None:
+    purse = filled(10)
+    assert (purse.reserve(3, 100.0), purse.reserve(9, 100.0)) == (3, 7)
+    purse.give_back(0, 100.1)
+    purse.give_back(5, 100.1)
+    assert purse.held(100.1) == 5
+    assert purse.ask(6, 6, 100.1)[:2] == (5, 5)

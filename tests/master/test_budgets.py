@@ -259,9 +259,26 @@ def test_what_is_not_there_is_fetched_and_told_of(loop: Loop) -> None:
     loop.turn()
     assert loop.came == ["mail"]
     assert loop.budgets.reserve("mail", 3) == 3
+    loop.budgets.give_back("mail", 0)
     assert loop.budgets.reserve("mail", 3) == 1
     loop.turn()
     assert loop.came == ["mail", "mail"]
+    assert loop.budgets.reserve("mail", 3) > 0
+
+
+def test_who_reserves_far_more_than_it_needs_does_not_take_all_there_is(loop: Loop) -> None:
+    loop.storage.budgets.set("calls", Limit(1000, 1e-6))
+    assert loop.budgets.reserve("calls", 500) == 0
+    loop.turn()
+    assert loop.leased("calls") == 10
+    assert loop.budgets.reserve("calls", 500) == 10
+    loop.budgets.give_back("calls", 8)
+    loop.turn()
+    assert loop.budgets.reserve("calls", 500) == 8
+    loop.turn()
+    loop.now += 1.0
+    loop.tick()
+    assert loop.tokens("calls") < 1000
 
 
 def test_what_is_not_to_be_had_yet_is_asked_for_when_it_should_be(loop: Loop) -> None:

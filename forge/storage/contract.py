@@ -256,7 +256,9 @@ class Storage(abc.ABC):
     # -- pods --------------------------------------------------------------------------------------------------
 
     @abc.abstractmethod
-    def register(self, name: str, queues: Sequence[str], host: str, pid: int, capacity: int = 1) -> Incarnation:
+    def register(
+        self, name: str, queues: Sequence[str], host: str, pid: int, capacity: int = 1, label: str | None = None
+    ) -> Incarnation:
         """Make a pod known, under a new number. `capacity` weighs its share of the workers; with 0 it takes none."""
 
     @abc.abstractmethod

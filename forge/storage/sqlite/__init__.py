@@ -269,12 +269,14 @@ class SqliteStorage(Storage):
 
     # -- pods --------------------------------------------------------------------------------------------------
 
-    def register(self, name: str, queues: Sequence[str], host: str, pid: int, capacity: int = 1) -> Incarnation:
+    def register(
+        self, name: str, queues: Sequence[str], host: str, pid: int, capacity: int = 1, label: str | None = None
+    ) -> Incarnation:
         params = {"name": name, "host": host, "pid": pid, "queues": rows.as_list(queues) or "[]", "capacity": capacity}
         with self._writing() as (conn, now):
-            number = conn.rows(self._sql.register_pod.sql, {**params, "now": now})[0][0]
+            number = conn.rows(self._sql.register_pod.sql, {**params, "label": label, "now": now})[0][0]
         at = rows.as_datetime(now)
-        return Incarnation(Pod(number, name, host, pid, tuple(queues), at, at, capacity))
+        return Incarnation(Pod(number, name, host, pid, tuple(queues), at, at, capacity, label))
 
     def beat(self, who: Incarnation) -> bool:
         with self._writing() as (conn, now):

@@ -36,7 +36,6 @@ from forge.storage.contract import (
     Deletion,
     Fates,
     Incarnation,
-    Listener,
     LowWater,
     Note,
     Plan,
@@ -50,7 +49,7 @@ from forge.storage.contract import (
     check_settings,
     run_plan,
 )
-from forge.storage.deaf import Deaf
+from forge.storage.listener import Deaf, Listener
 from forge.storage.notes import tidy_notes
 from forge.storage.sqlite import operating, rows, schema
 from forge.storage.sqlite.budgets import SqliteBudgets

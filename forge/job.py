@@ -241,6 +241,7 @@ class Pod:
     started_at: datetime
     beat_at: datetime
     capacity: int = 1  # weighs its share of the workers of its queues; 0: it takes none
+    label: str | None = None  # a name for people
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,14 +47,14 @@ def leads(pod: Pod, leader: Leader | None) -> str:
 def _row(pod: Pod, leader: Leader | None, now: float, used: list[PodPoint]) -> tuple[object, ...]:
     up, silent = duration(now - pod.started_at.timestamp()), duration(now - pod.beat_at.timestamp())
     use = cores(used), memory(used)
-    return pod.id, pod.host, pod.pid, up, f"{silent} ago", *use, leads(pod, leader), ", ".join(pod.queues)
+    return pod.id, pod.label or pod.host, pod.pid, up, f"{silent} ago", *use, leads(pod, leader), ", ".join(pod.queues)
 
 
 def _as_json(pod: Pod, leader: Leader | None, used: list[PodPoint]) -> dict[str, Any]:
     term = leader.term if leader is not None and leader.pod == pod.id else None
     return {
-        "id": pod.id, "host": pod.host, "pid": pod.pid, "queues": pod.queues, "started_at": pod.started_at,
-        "beat_at": pod.beat_at, "term": term, "cpu": used[-1].cpu if used else {},
+        "id": pod.id, "label": pod.label, "host": pod.host, "pid": pod.pid, "queues": pod.queues,
+        "started_at": pod.started_at, "beat_at": pod.beat_at, "term": term, "cpu": used[-1].cpu if used else {},
         "memory": used[-1].memory if used else {},
     }  # fmt: skip
 

@@ -143,7 +143,7 @@ def _queue_row(name: str, look: Look, before: Look) -> tuple[object, ...]:
 def _pod_row(pod: Pod, running: int, look: Look) -> tuple[object, ...]:
     up, silent = duration(look.now - pod.started_at.timestamp()), duration(look.now - pod.beat_at.timestamp())
     term, queues = leads(pod, look.leader), ", ".join(pod.queues)
-    return pod.id, pod.host, pod.pid, up, running, f"{silent} ago", term, queues
+    return pod.id, pod.label or pod.host, pod.pid, up, running, f"{silent} ago", term, queues
 
 
 def _job_row(job: Job, now: float) -> tuple[object, ...]:
@@ -169,8 +169,8 @@ def _as_json(cli: Cli, look: Look, before: Look) -> dict[str, Any]:
         ],
         "leader": look.leader,
         "pods": [
-            {"id": pod.id, "host": pod.host, "pid": pod.pid, "queues": pod.queues, "started_at": pod.started_at,
-             "beat_at": pod.beat_at, "running": hands[pod.id]}
+            {"id": pod.id, "label": pod.label, "host": pod.host, "pid": pod.pid, "queues": pod.queues,
+             "started_at": pod.started_at, "beat_at": pod.beat_at, "running": hands[pod.id]}
             for pod in look.pods
         ],
         "running": [

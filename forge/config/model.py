@@ -228,6 +228,11 @@ class Config(Section):
         "whose the declared schedules are; else the package of the first module. See [schedules](cron.md#projects)",
         check=checks.name,
     )
+    worker_prefix: str | None = setting(
+        None, "of the name that this pod is shown by; see [labels](cluster.md#labels)", check=checks.name
+    )
+    worker_version: str | None = setting(None, "the release that runs, in that name", check=checks.name)
+    worker_id: str | None = setting(None, "what tells this pod from others, in that name", check=checks.name)
     cancel_grace: float = setting(
         5.0, "between each step of a cancellation: asked, interrupted, killed", low=0, high=DAY, unit="seconds"
     )

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from forge.errors import DatabaseError, ForgeError
-from forge.storage.contract import Listener
+from forge.storage.listener import Listener
 
 __all__ = ["Beater", "Courier", "Ears", "Post"]
 

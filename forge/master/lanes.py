@@ -6,10 +6,12 @@ import math
 import random
 import time
 from collections import deque
-from collections.abc import Iterable, MutableMapping, Sequence
+from collections.abc import Collection, Iterable, MutableMapping, Sequence
+from uuid import UUID
 
 from forge.config import Config, QueueConfig
 from forge.job import Claim
+from forge.master import stopping
 from forge.master.pace import AHEAD, Pace
 from forge.master.scaling import Scaler
 from forge.master.slots import Slot
@@ -266,6 +268,17 @@ class Lane:
     def take_back(self, claims: Iterable[Claim]) -> None:
         """Jobs that a worker gave back unstarted: first in line again."""
         self.waiting.extendleft(reversed(list(claims)))
+
+    def cancel(self, wanted: Collection[tuple[UUID, int]], now: float) -> list[Claim]:
+        """These (jobs and tokens) are to stop. Those that no worker has yet leave the lane: the answer."""
+        gone = [claim for claim in self.waiting if (claim.id, claim.token) in wanted]
+        for claim in gone:
+            self.waiting.remove(claim)
+        for slot in self.slots:
+            for id, (claim, _) in slot.in_hand.items():
+                if (claim.id, claim.token) in wanted:
+                    stopping.cancel(slot, id, now)
+        return gone
 
     def recall(self, now: float) -> None:
         """Jobs sent ahead wait behind a long one while another worker is idle: they are to come back."""

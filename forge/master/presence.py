@@ -17,7 +17,7 @@ from uuid import UUID
 from forge.cluster.reaper import Streak
 from forge.config import Config, QueueConfig
 from forge.master.couriers import Beater, Courier, Ears, Post
-from forge.master.identity import is_dead, own_name
+from forge.master.identity import is_dead, own_label, own_name
 from forge.master.meter import Meter
 from forge.master.telling import Sometimes, log
 from forge.storage import Storage
@@ -115,7 +115,7 @@ class Presence:
 
     def _register(self, storage: Storage) -> Incarnation:
         host, pid = socket.gethostname(), os.getpid()
-        return storage.register(own_name(), self._queues, host, pid, self._config.capacity)
+        return storage.register(own_name(), self._queues, host, pid, self._config.capacity, own_label(self._config))
 
     def _bury_predecessors(self) -> None:
         """Masters of this host that died without a word: their jobs need not wait for the reaper."""

@@ -20,7 +20,6 @@ from typing import Any
 from forge import logs
 from forge.config import Config
 from forge.errors import DatabaseError, ExitCode, ForgeError
-from forge.master import stopping
 from forge.master.budgets import Budgets
 from forge.master.claiming import Claimer
 from forge.master.commands import Hidden
@@ -257,19 +256,12 @@ class Master:
 
     def _news_cancels(self, cancels: Sequence[tuple[Any, int]]) -> None:
         """The job's row says what becomes of it: any outcome but done is `cancelled`."""
-        if not cancels:
-            return
-        wanted, now = {(id, token) for id, token in cancels}, time.monotonic()
-        self.programs.cancel(wanted)
-        for lane in self.lanes.values():
-            for claim in [c for c in lane.waiting if (c.id, c.token) in wanted]:
-                lane.waiting.remove(claim)
-                self._writer.release([claim])
-            for slot in lane.slots:
-                for id, (claim, _) in slot.in_hand.items():
-                    if (claim.id, claim.token) in wanted:
-                        stopping.cancel(slot, id, now)
-                        self._tick_at = now
+        if cancels:
+            wanted, now = set(cancels), time.monotonic()
+            self.programs.cancel(wanted)
+            for lane in self.lanes.values():
+                self._writer.release(lane.cancel(wanted, now))
+            self._tick_at = now
 
     def _lost(self) -> None:
         """Reaped: the jobs in hand are somebody else's now. Kill what runs them and go on as a new pod."""

@@ -21,6 +21,7 @@ from forge.job import Claim, Counts, Done, Ending, Job, JobFilter, NewJob, Page,
 from forge.storage.budgets import Budgets
 from forge.storage.leases import Leases
 from forge.storage.lines import Lines
+from forge.storage.listener import Listener
 from forge.storage.low_water import LowWater
 from forge.storage.metrics import Metrics
 from forge.storage.notes import Note
@@ -34,7 +35,6 @@ __all__ = [
     "Deletion",
     "Fates",
     "Incarnation",
-    "Listener",
     "LowWater",
     "Note",
     "Plan",
@@ -123,30 +123,6 @@ class SchemaState:
     current: int  # 0: nothing there
     latest: int  # what this release needs
     pending: tuple[tuple[int, str], ...]  # (number, title) not yet applied
-
-
-class Listener(abc.ABC):
-    """Hints that there may be work. A lost one costs a poll, never a job. And jobs that were claimed for a pod that had
-    offered to take them; if the connection is lost, such a one may be too, and its pod must look for it."""
-
-    channel: str | None = None  # where such jobs are to be sent, once it listens; None: it takes none
-
-    @abc.abstractmethod
-    def wait(self, timeout: float) -> set[str]:
-        """Queues that woke up, `cancel:<pod>`, `leader:` if nobody leads now, `drain:<budget>`, or nothing after
-        `timeout` seconds. `*` means look everywhere."""
-
-    def fileno(self) -> int | None:
-        """What to watch instead of waiting: when it can be read, `wait(0)` has something to say. None: only wait."""
-        return None
-
-    def pushed(self) -> list[Claim]:
-        """Jobs that have come during `wait`. Each is given once."""
-        return []
-
-    @abc.abstractmethod
-    def close(self) -> None:
-        """Stop listening."""
 
 
 class Storage(abc.ABC):
@@ -256,7 +232,9 @@ class Storage(abc.ABC):
     # -- pods --------------------------------------------------------------------------------------------------
 
     @abc.abstractmethod
-    def register(self, name: str, queues: Sequence[str], host: str, pid: int, capacity: int = 1) -> Incarnation:
+    def register(
+        self, name: str, queues: Sequence[str], host: str, pid: int, capacity: int = 1, label: str | None = None
+    ) -> Incarnation:
         """Make a pod known, under a new number. `capacity` weighs its share of the workers; with 0 it takes none."""
 
     @abc.abstractmethod

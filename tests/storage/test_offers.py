@@ -12,7 +12,8 @@ import pytest
 
 from forge.job import Claim, NewJob, Status
 from forge.storage import Storage, open_storage
-from forge.storage.contract import Incarnation, Listener, run_plan
+from forge.storage.contract import Incarnation, run_plan
+from forge.storage.listener import Listener
 
 from .helpers import age, end, one, plain_job, plain_jobs, statuses
 

@@ -36,7 +36,6 @@ from forge.storage.contract import (
     Deletion,
     Fates,
     Incarnation,
-    Listener,
     LowWater,
     Note,
     Plan,
@@ -49,7 +48,7 @@ from forge.storage.contract import (
     check_settings,
     run_plan,
 )
-from forge.storage.deaf import Deaf
+from forge.storage.listener import Deaf, Listener
 from forge.storage.notes import tidy_notes
 from forge.storage.postgres import guest
 from forge.storage.postgres import schema as schema_of
@@ -238,11 +237,13 @@ class PostgresStorage(Storage):
 
     # -- pods --------------------------------------------------------------------------------------------------
 
-    def register(self, name: str, queues: Sequence[str], host: str, pid: int, capacity: int = 1) -> Incarnation:
-        params = {"name": name, "host": host, "pid": pid, "queues": _names(queues), "capacity": capacity}
+    def register(
+        self, name: str, queues: Sequence[str], host: str, pid: int, capacity: int = 1, label: str | None = None
+    ) -> Incarnation:
+        given = {"name": name, "host": host, "pid": pid, "queues": _names(queues), "capacity": capacity, "label": label}
         # On a connection that beats: who was taken for dead needs no other for this.
-        number, started, beat = self._claims.ask(Step(self._queries.register_pod, params))[0]
-        who = Incarnation(Pod(number, name, host, pid, tuple(queues), started, beat, capacity))
+        number, started, beat = self._claims.ask(Step(self._queries.register_pod, given))[0]
+        who = Incarnation(Pod(number, name, host, pid, tuple(queues), started, beat, capacity, label))
         self._claims.register(who)
         return who
 

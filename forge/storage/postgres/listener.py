@@ -8,7 +8,7 @@ import select
 import psycopg
 
 from forge.job import Claim
-from forge.storage.contract import Listener
+from forge.storage.listener import Listener
 from forge.storage.postgres.connection import Connection, Database
 from forge.storage.postgres.rows import pushed_claim
 

@@ -36,7 +36,6 @@ from forge.storage.contract import (
     Deletion,
     Fates,
     Incarnation,
-    Listener,
     LowWater,
     Note,
     Plan,
@@ -50,7 +49,7 @@ from forge.storage.contract import (
     check_settings,
     run_plan,
 )
-from forge.storage.deaf import Deaf
+from forge.storage.listener import Deaf, Listener
 from forge.storage.notes import tidy_notes
 from forge.storage.sqlite import operating, rows, schema
 from forge.storage.sqlite.budgets import SqliteBudgets
@@ -269,12 +268,14 @@ class SqliteStorage(Storage):
 
     # -- pods --------------------------------------------------------------------------------------------------
 
-    def register(self, name: str, queues: Sequence[str], host: str, pid: int, capacity: int = 1) -> Incarnation:
+    def register(
+        self, name: str, queues: Sequence[str], host: str, pid: int, capacity: int = 1, label: str | None = None
+    ) -> Incarnation:
         params = {"name": name, "host": host, "pid": pid, "queues": rows.as_list(queues) or "[]", "capacity": capacity}
         with self._writing() as (conn, now):
-            number = conn.rows(self._sql.register_pod.sql, {**params, "now": now})[0][0]
+            number = conn.rows(self._sql.register_pod.sql, {**params, "label": label, "now": now})[0][0]
         at = rows.as_datetime(now)
-        return Incarnation(Pod(number, name, host, pid, tuple(queues), at, at, capacity))
+        return Incarnation(Pod(number, name, host, pid, tuple(queues), at, at, capacity, label))
 
     def beat(self, who: Incarnation) -> bool:
         with self._writing() as (conn, now):

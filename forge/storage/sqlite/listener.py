@@ -6,7 +6,7 @@ import random
 import threading
 import time
 
-from forge.storage.contract import Listener
+from forge.storage.listener import Listener
 from forge.storage.sqlite.database import Database, Handle
 
 __all__ = ["SqliteListener"]

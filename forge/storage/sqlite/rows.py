@@ -148,8 +148,8 @@ def as_queue(row: Sequence[Any]) -> QueueSettings:
 
 def as_pod(row: Sequence[Any]) -> Pod:
     """A row of `pods`."""
-    id_, name, host, pid, queues, started, beat, capacity = row
-    return Pod(id_, name, host, pid, tuple(codec.decode(queues)), as_datetime(started), as_datetime(beat), capacity)
+    id_, name, host, pid, queues, started, beat, *rest = row
+    return Pod(id_, name, host, pid, tuple(codec.decode(queues)), as_datetime(started), as_datetime(beat), *rest)
 
 
 def _time(at: int | None) -> datetime | None:

@@ -357,7 +357,8 @@ update forge.job set run_at = case when :run_at::float8 is null then now() + mak
 update forge.queue set wake = :wake::boolean where name = :queue and wake <> :wake::boolean
 
 -- name: register_pod
-insert into forge.pod (name, host, pid, queues, capacity) values (:name, :host, :pid::int, :queues::text[], :capacity::int)
+insert into forge.pod (name, host, pid, queues, capacity, label)
+values (:name, :host, :pid::int, :queues::text[], :capacity::int, :label::text)
 returning id, started_at, beat_at
 
 -- name: beat
@@ -416,7 +417,7 @@ select extract(epoch from min(greatest(due.run_at, q.throttled_until)) - now()):
 update forge.pod set queues = :queues::text[], capacity = :capacity::int where id = :pod::int
 
 -- name: pods
-select id, name, host, pid, queues, started_at, beat_at, capacity from forge.pod where reaped_at is null order by id
+select id, name, host, pid, queues, started_at, beat_at, capacity, label from forge.pod where reaped_at is null order by id
 
 -- A pod goes in three steps, so that whoever dies between them leaves no claim without an owner: it is marked (and claims
 -- no more), its claims are taken back, its row is deleted. `for update` waits for claims under way.

@@ -178,8 +178,8 @@ update job set run_at = :run_at where id = :id and status = 'pending'
 update queue set wake = :wake where name = :queue and wake <> :wake
 
 -- name: register_pod
-insert into pod (name, host, pid, queues, started_at, beat_at, capacity)
-values (:name, :host, :pid, :queues, :now, :now, :capacity)
+insert into pod (name, host, pid, queues, started_at, beat_at, capacity, label)
+values (:name, :host, :pid, :queues, :now, :now, :capacity, :label)
 returning id
 
 -- name: beat
@@ -209,7 +209,7 @@ update pod set queues = :queues, capacity = :capacity where id = :pod
 delete from pod where id = :pod
 
 -- name: pods
-select id, name, host, pid, queues, started_at, beat_at, capacity from pod order by id
+select id, name, host, pid, queues, started_at, beat_at, capacity, label from pod order by id
 
 -- The claims of one pod, for release: its tokens are one range.
 -- name: claims_of_pod

@@ -105,8 +105,7 @@ class Claimer:
         def came(taken: Taken | None, error: str | None) -> None:
             taken = taken or Taken([], {}, False)
             for scope, tokens in allowed.items():
-                if left := tokens - taken.spent.get(scope, 0):
-                    self._budgets.give_back(scope, left)
+                self._budgets.give_back(scope, tokens - taken.spent.get(scope, 0))  # if only to say how many it took
             self._came(lane, n, who, taken.claims, error, taken.more)
             if error is None and not turns.scopes <= allowed.keys():
                 lane.wake()  # with tokens of a budget that it has just heard of

@@ -65,8 +65,8 @@ class Budgets:
         return min(max(2 / bucket.limit.refill_per_sec, SHORTEST_WAIT), LONGEST_WAIT)
 
     def reserve(self, scope: str, n: int) -> int:
-        """Up to n tokens that are there now. They count as spent: give back at once what is not needed. If there are
-        none, `on_tokens` is called when some have come."""
+        """Up to n tokens that are there now. One `give_back` is to follow if there were some, as soon as it is known
+        how many are needed, and also if all are. If there were none, `on_tokens` is called when some have come."""
         try:
             bucket = self._bucket(scope, time.monotonic())
         except UsageError:

@@ -105,7 +105,8 @@ class Claimer:
         def came(taken: Taken | None, error: str | None) -> None:
             taken = taken or Taken([], {}, False)
             for scope, tokens in allowed.items():
-                self._budgets.give_back(scope, tokens - taken.spent.get(scope, 0))  # if only to say how many it took
+                if tokens:  # said also if all were needed: only then do they count as spent
+                    self._budgets.give_back(scope, tokens - taken.spent.get(scope, 0))
             self._came(lane, n, who, taken.claims, error, taken.more)
             if error is None and not turns.scopes <= allowed.keys():
                 lane.wake()  # with tokens of a budget that it has just heard of

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
 
+from forge.errors import ForgeError
 from forge.job import Claim
 
 __all__ = ["LowWater", "scan"]
@@ -75,8 +76,14 @@ def scan(
     ended = time.monotonic()
     water.note(claims, mark is None, began, ended)
     if len(claims) < n and mark is not None and water.may_start_over(ended):
-        more = once(n - len(claims), None)
-        water.note(more, True, ended, time.monotonic())
+        try:
+            more = once(n - len(claims), None)
+        except ForgeError:
+            if not claims:
+                raise
+            more = []  # what was claimed is ours, and must be run; who asks again hears of the trouble
+        else:
+            water.note(more, True, ended, time.monotonic())
         claims += more
     if len(claims) < n:
         water.ran_dry()

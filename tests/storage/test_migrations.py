@@ -100,6 +100,7 @@ def test_history_has_room_for_all_that_a_live_job_has_but_for_what_goes_with_its
 def test_both_databases_have_the_same_tables_and_columns(sqlite_url: str, pg_url: str) -> None:
     apart = columns(pg_url)
     apart["pod"] -= {"reaped_at"}  # SQLite has one writer: nobody claims while a pod is removed
+    del apart["offer"]  # nobody there could be told of a job
     assert columns(sqlite_url) == apart
 
 

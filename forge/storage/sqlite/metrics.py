@@ -91,6 +91,8 @@ class SqliteMetrics(Metrics):
             found: dict[str, Standing] = {}
             for queue, counts in conn.rows(self._sql.standing_waiting.sql, {"now": now, "most": most}):
                 pending, scheduled, retrying, seen = orjson.loads(counts)
+                if not seen:
+                    continue  # there were some in lines
                 oldest = max(0.0, (now - self._oldest(conn, queue)) / 1e6)
                 found[queue] = Standing(pending, scheduled, 0, retrying, 0, oldest, seen >= most)
             for queue, n in conn.rows(self._sql.standing_running.sql, {"most": most}):
@@ -102,9 +104,9 @@ class SqliteMetrics(Metrics):
         return self._reader.read(work)
 
     def _oldest(self, conn: Connection, queue: str) -> int:
-        """When the first of those that wait was due; it is the first of some priority."""
+        """When the first of those that wait was due; it is the first of some priority, or of those in lines."""
         params: dict[str, Any] = {"queue": queue, "priority": BEFORE_ALL}
-        times = []
+        times = [run_at for (run_at,) in conn.rows(self._sql.first_lined_due.sql, {"queue": queue})]
         while level := conn.rows(self._sql.next_priority.sql, params):
             params["priority"] = level[0][0]
             times.append(conn.rows(self._sql.first_due.sql, params)[0][0])

@@ -1109,24 +1109,32 @@ select true, queue, count(*), max(id::text) from (
 -- one that waits is the first of some priority.
 -- name: standing
 with recursive hop(queue) as (
-    (select queue from forge.job order by queue limit 1)
+    (select queue from forge.job where line is null order by queue limit 1)
     union all
-    select (select j.queue from forge.job j where j.queue > hop.queue order by j.queue limit 1) from hop where hop.queue is not null
+    select (select j.queue from forge.job j where j.line is null and j.queue > hop.queue order by j.queue limit 1)
+      from hop where hop.queue is not null
 ), names as materialized (
-    select queue from hop where queue is not null
+    select queue from hop where queue is not null union select queue from forge.line_queue
 ), level(queue, priority) as (
-    select n.queue, (select j.priority from forge.job j where j.queue = n.queue and j.status in ('pending', 'failed')
+    select n.queue, (select j.priority from forge.job j
+                      where j.queue = n.queue and j.line is null and j.status in ('pending', 'failed')
                       order by j.priority limit 1) from names n
     union all
     select l.queue, (select j.priority from forge.job j
-                      where j.queue = l.queue and j.status in ('pending', 'failed') and j.priority > l.priority
+                      where j.queue = l.queue and j.line is null and j.status in ('pending', 'failed') and j.priority > l.priority
                       order by j.priority limit 1)
       from level l where l.priority is not null
 ), oldest as materialized (
-    select l.queue, min(due.run_at) as run_at from level l cross join lateral (
-        select j.run_at from forge.job j where j.queue = l.queue and j.status in ('pending', 'failed') and j.priority = l.priority
-         order by j.run_at, j.id limit 1) due
-     where l.priority is not null group by l.queue
+    select first.queue, min(first.run_at) as run_at from (
+        select l.queue, due.run_at from level l cross join lateral (
+            select j.run_at from forge.job j
+             where j.queue = l.queue and j.line is null and j.status in ('pending', 'failed') and j.priority = l.priority
+             order by j.run_at, j.id limit 1) due
+        union all
+        select n.queue, due.run_at from names n cross join lateral (
+            select j.run_at from forge.job j where j.queue = n.queue and j.line is not null and j.slot is null
+             order by j.run_at limit 1) due) first
+     group by first.queue
 )
 select n.queue, f.pending, f.scheduled, f.in_flight, f.retrying, f.seen,
        greatest(extract(epoch from now() - (select o.run_at from oldest o where o.queue = n.queue)), 0)::float8
@@ -1135,8 +1143,14 @@ select n.queue, f.pending, f.scheduled, f.in_flight, f.retrying, f.seen,
            count(*) filter (where j.status = 'pending' and j.run_at > now()) as scheduled,
            count(*) filter (where j.status = 'in_progress') as in_flight,
            count(*) filter (where j.status = 'failed') as retrying, count(*) as seen
-      from (select status, run_at from forge.job where queue = n.queue
-             order by priority, run_at, id limit :most::bigint) j) f
+      from ((select status, run_at from forge.job where queue = n.queue and line is null
+              order by priority, run_at, id limit :most::bigint)
+            union all
+            (select status, run_at from forge.job where queue = n.queue and line is not null and slot is null
+              order by run_at limit :most::bigint)
+            union all
+            (select status, run_at from forge.job where queue = n.queue and slot is not null limit :most::bigint)) j) f
+ where f.seen > 0
 
 -- name: pages_of_jobs
 select pg_relation_size('forge.job') / current_setting('block_size')::bigint

@@ -654,18 +654,25 @@ select queue, count(*), max(id) from (
 -- Hops from queue to queue; what waits is in the claim's index, which has no more of it than :most read of each queue.
 -- name: standing_waiting
 with recursive hop(queue) as (
-    select (select queue from job indexed by job_claim where status in ('pending', 'failed') order by queue limit 1)
+    select (select queue from job indexed by job_claim where line is null and status in ('pending', 'failed') order by queue limit 1)
     union all
-    select (select j.queue from job j indexed by job_claim where j.status in ('pending', 'failed') and j.queue > hop.queue
-             order by j.queue limit 1)
+    select (select j.queue from job j indexed by job_claim
+             where j.line is null and j.status in ('pending', 'failed') and j.queue > hop.queue order by j.queue limit 1)
       from hop where hop.queue is not null
+), named(queue) as (
+    select queue from hop where queue is not null union select queue from line_queue
 )
-select hop.queue,
+select n.queue,
        (select json_array(count(*) filter (where status = 'pending' and run_at <= :now),
                           count(*) filter (where status = 'pending' and run_at > :now),
                           count(*) filter (where status = 'failed'), count(*)) from (
-            select status, run_at from job indexed by job_claim where queue = hop.queue and status in ('pending', 'failed')
-             order by priority, run_at, id limit :most)) from hop where hop.queue is not null
+            select * from (select status, run_at from job indexed by job_claim
+                            where queue = n.queue and line is null and status in ('pending', 'failed')
+                            order by priority, run_at, id limit :most)
+            union all
+            select * from (select status, run_at from job indexed by job_line_due
+                            where queue = n.queue and line is not null and status in ('pending', 'failed')
+                            order by run_at limit :most))) from named n
 
 -- name: standing_running
 select queue, count(*) from (select queue from job indexed by job_claimed where claim is not null limit :most) group by queue

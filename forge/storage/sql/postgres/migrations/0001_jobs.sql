@@ -64,6 +64,8 @@ create index job_line on forge.job (queue, line, priority, run_at, id) where lin
 create index job_line_due on forge.job (queue, run_at) where line is not null and slot is null;
 -- Why a limit holds whatever anybody does: no two claims of a key have the same slot.
 create unique index job_slot on forge.job (concurrency_key, slot) where slot > 0;
+-- Those that run; to be counted.
+create index job_in_line on forge.job (queue) where slot is not null;
 -- What an owner polls; empty but for jobs that somebody is cancelling.
 create index job_cancel on forge.job (cancel_requested_at) where cancel_requested_at is not null;
 

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from forge.errors import DatabaseError
 from forge.job import Claim, Released
 from forge.storage import Storage
 from forge.storage.contract import Incarnation
@@ -93,6 +94,22 @@ def test_a_marked_scan_that_came_back_short_is_filled_up_from_the_start() -> Non
     assert scan(water, 2, scans) == [made_up(3), made_up(1, priority=0)]
     assert scans.asked == [(2, None), (2, (1, 20, UUID(int=2))), (1, None)]
     assert water.mark == (0, 10, UUID(int=1))
+
+
+def test_what_was_claimed_is_kept_when_the_second_scan_fails() -> None:
+    """Nobody else would run it: its owner is alive."""
+
+    def fails(n: int, mark: Any) -> list[Claim]:
+        if mark is None:
+            raise DatabaseError("away")
+        return [made_up(3)]
+
+    water = LowWater(NEVER)
+    scan(water, 2, Scans([made_up(1), made_up(2)]))
+    water._scan_cost = 0.0
+    assert scan(water, 2, fails) == [made_up(3)]
+    with pytest.raises(DatabaseError):
+        scan(LowWater(NEVER), 2, fails)
 
 
 def test_a_full_scan_is_not_started_over() -> None:

@@ -1,6 +1,6 @@
 -- How the workers of each queue are split over pods: see PostgreSQL's. Foreign keys are off unless a connection turns them on.
 alter table pod add column capacity integer not null default 1;
-alter table pod add column label text;  -- a name for people
+alter table pod add column label text;
 
 create table share (
     pod     integer not null,

@@ -127,10 +127,10 @@ def on_sqlite(tmp_path: Path, sqlite_url: str) -> Iterator[Project]:
 
 def test_the_counts_of_a_pod_on_sqlite_are_exact_after_a_clean_stop(on_sqlite: Project) -> None:
     pod = on_sqlite.start()
+    eventually(lambda: told_of(on_sqlite) == {pod.process.pid})  # before its workers are killed
     load(on_sqlite, 200, 5, 2)
     on_sqlite.enqueue("die", "kill")
     all_ended(on_sqlite)
-    eventually(lambda: told_of(on_sqlite) == {pod.process.pid})
     assert pod.stop() == 0, pod.lines
     storage = on_sqlite.app.storage
     assert counts(storage) == {"completed": 200, "failed": 12, "dead": 5 + 2 + 1, "crashed": 3}

@@ -17,7 +17,7 @@ from forge.storage.contract import Fates
 
 __all__ = ["Reaper", "Streak"]
 
-EVERY = 15.0  # seconds, or half the stale threshold if that is less
+EVERY = 3.0  # seconds, or half the stale threshold if that is less: what is past it runs elsewhere soon after
 BREAK = 2 / 3  # of the stale threshold: so long without a beat is a break
 
 

@@ -43,7 +43,8 @@ insert into lean.job_done select * from d"""
 
 SAME_CLAIM = """
 update forge.job set status = 'in_progress', attempts = attempts + 1, claim = 1, claimed_at = now()
- where ctid = any(array(select ctid from forge.job where queue = 'default' and status in ('pending', 'failed')
+ where ctid = any(array(select ctid from forge.job
+                         where queue = 'default' and line is null and status in ('pending', 'failed')
                            and run_at <= now() and priority = 0 and (run_at, id) > ($2::timestamptz, $3::uuid)
                          order by run_at, id limit $1 for update skip locked))
 returning run_at, id, kind, payload, attempts"""

@@ -19,7 +19,8 @@ COLUMNS = """id, run_at, enqueued_at, claimed_at, claim, timeout, unique_for, ke
 
 CLAIM = """
 update job set status = 'in_progress', attempts = attempts + 1, claim = 1, claimed_at = ?1
- where rowid in (select rowid from job where queue = 'default' and status in ('pending', 'failed') and priority = 0
+ where rowid in (select rowid from job
+                  where queue = 'default' and line is null and status in ('pending', 'failed') and priority = 0
                     and run_at <= ?1 order by run_at, id limit ?2)
 returning rowid, id, kind, payload, attempts"""
 

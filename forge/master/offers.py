@@ -7,8 +7,9 @@ up, and it would claim the job and wait for the answer: 1 ms of the 2.8 that a l
 - A taken offer is a claim like any other: its token is on the job's row, the pod ends it, the reaper has it if the pod
   dies. So a taken one must be heard of, or looked for: offers that would not be heard of any more, because the listener
   has another connection, are withdrawn, and what had been taken is given back.
-- A job is run only for an offer that stands here. What is to be withdrawn stands no more from that moment: a job that
-  comes for it goes back, and so it does not matter whether the storage, which looks for it too, gives it back first.
+- A job is run only for an offer that stands here, or that is being made: it may come before the word that its offer was
+  stored. What is to be withdrawn stands no more from that moment: a job that comes for it goes back, and so it does not
+  matter whether the storage, which looks for it too, gives it back first.
 - An offer that the pod cannot keep is withdrawn, and each is now and then: if one was lost, another is made.
 - Under load there are none: claims in batches cost less.
 """
@@ -25,7 +26,6 @@ from forge.master.claiming import Claimer
 from forge.master.lanes import Lane
 from forge.master.presence import Presence
 from forge.storage import Storage
-from forge.storage.contract import Incarnation
 
 __all__ = ["Offers"]
 
@@ -52,7 +52,7 @@ class Offers:
         self._channel: str | None = None
         self._closed = False
         self._standing: dict[str, Offer] = {}  # by queue
-        self._making: set[str] = set()  # queues
+        self._making: dict[str, Offer] = {}  # by queue: not known to stand yet
         self._not_before: dict[str, float] = {}  # monotonic, by queue
         self._void: set[int] = set()  # tokens to withdraw
         self._withdrawing = False
@@ -69,21 +69,18 @@ class Offers:
             return
         if now < self._not_before.get(queue, 0.0):
             return
-        self._making.add(queue)
         self._not_before[queue] = now + APART
         who = self._presence.who
-        offer = Offer(who.mint(), channel, now + RENEW * random.uniform(0.5, 1.5))
+        offer = self._making[queue] = Offer(who.mint(), channel, now + RENEW * random.uniform(0.5, 1.5))
         self._claimer.courier.send(
             partial(self._storage.offer, who, offer.token, queue, channel, BEATS * heartbeat),
-            lambda made, error: self._made(who, queue, offer, made, error, now),
+            lambda made, error: self._made(queue, offer, made, error, now),
         )
 
-    def _made(
-        self, who: Incarnation, queue: str, offer: Offer, made: bool | None, error: str | None, now: float
-    ) -> None:
-        self._making.discard(queue)
-        if who is not self._presence.who:
-            return
+    def _made(self, queue: str, offer: Offer, made: bool | None, error: str | None, now: float) -> None:
+        if self._making.get(queue) is not offer:
+            return  # its job has come already, or the pod is another one
+        del self._making[queue]
         if error is not None or not made:
             self._not_before[queue] = now + AFTER_REFUSAL
         if error is not None or (made and offer.channel != self._channel):
@@ -94,9 +91,10 @@ class Offers:
     def came(self, claims: Sequence[Claim]) -> None:
         """Jobs that were claimed for this pod."""
         for claim in claims:
-            offer = self._standing.get(claim.queue)
-            if offer is not None and offer.token == claim.token:
-                del self._standing[claim.queue]
+            offers = (each for each in (self._standing, self._making) if claim.queue in each)
+            mine = next((each for each in offers if each[claim.queue].token == claim.token), None)
+            if mine is not None:
+                del mine[claim.queue]
                 self._claimer.pushed(claim)
             elif claim.token >> 32 == self._presence.who.pod.id:  # else it is for one that was reaped
                 self._claimer.give_back([claim])
@@ -114,6 +112,7 @@ class Offers:
     def forget(self) -> None:
         """The pod is another one: these are nobody's."""
         self._standing.clear()
+        self._making.clear()
         self._void.clear()
 
     def _end(self, queues: Sequence[str]) -> None:

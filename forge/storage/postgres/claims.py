@@ -123,8 +123,9 @@ class Claims:
     def offer(self, who: Incarnation, token: int, queue: str, channel: str, beat_within: float) -> bool:
         """See `Storage.offer`."""
         params = {"claim": token, "queue": queue, "channel": channel, "beat_within": beat_within}
+        self._count_in(who, 1)  # as if it were taken, also if nobody says: who leaves must be certain
         made = bool(self.ask(Step(self._queries.offer, {**params, "most_bytes": _MOST_OFFERS}), retries=()))
-        self._count_in(who, made)  # as if it were taken: who leaves must be certain
+        self._count_in(who, made - 1)
         return made
 
     def withdraw(self, who: Incarnation, tokens: Sequence[int]) -> None:

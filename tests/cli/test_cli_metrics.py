@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from forge.errors import ExitCode
@@ -11,7 +9,7 @@ from forge.storage import Storage
 from forge.storage.leases import Holder
 from forge.storage.metrics import DatabaseFigures, Part, Report, Standing, Vitals
 from tests.cli.conftest import Shell
-from tests.storage.helpers import plain_jobs
+from tests.storage.helpers import early, plain_jobs
 
 PARTS = [
     Part("mail", {"completed": 120, "failed": 3, "dead": 1}, {28: 120, 48: 3}, {20: 100, 60: 23}),
@@ -22,8 +20,7 @@ PARTS = [
 @pytest.fixture
 def told(storage: Storage) -> Storage:
     """A pod has reported, and a leader has looked."""
-    while storage.now() % 60 > 57:  # all of it is to be of one minute
-        time.sleep(0.05)
+    early(storage)  # all of it is to be of one minute
     pod = storage.register("ada", ["mail"], "north", 4711)
     use = {"master_cpu": 6.0, "workers_cpu": 24.0}, {"master_pss": 30_000_000, "workers_pss": 60_000_000}
     vitals = Vitals("north", 4711, 2, 6, *use, {"beats": {30: 9}})

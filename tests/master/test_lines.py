@@ -161,7 +161,7 @@ def kill_workers(pods: list[Pod], chance: random.Random, times: int) -> int:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(chance.choice(victims), signal.SIGKILL)
                 killed += 1
-        time.sleep(0.1)
+        time.sleep(0.1)  # so that the kills are spread over the run
     return killed
 
 

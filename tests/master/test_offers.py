@@ -5,9 +5,17 @@ from __future__ import annotations
 import collections
 import signal
 import threading
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
 
 import psycopg
 import pytest
+
+from forge.job import Claim, Pod
+from forge.master.offers import Offers
+from forge.storage.contract import Incarnation
 
 from .conftest import Project, eventually
 
@@ -115,3 +123,23 @@ def test_under_load_each_job_runs_once(project_on_postgres: Project) -> None:
     eventually(lambda: len(ran(project)) == 400, within=60)
     assert [pod.stop() for pod in pods] == [0, 0]
     assert ran(project) == collections.Counter(str(n) for n in range(400))
+
+
+def test_a_job_may_come_before_the_word_that_its_offer_stands() -> None:
+    """Else the pod would think for minutes that it stands, and make no other."""
+    errands: list[Any] = []
+    ran: list[Claim] = []
+    claimer = SimpleNamespace(
+        courier=SimpleNamespace(send=lambda _, then: errands.append(then)), pushed=ran.append, give_back=lambda _: None
+    )
+    who = Incarnation(Pod(7, "", "", 1, ("default",), datetime.now(UTC), datetime.now(UTC)))
+    found = Offers(SimpleNamespace(offer=lambda *_: True), SimpleNamespace(who=who), claimer)  # type: ignore[arg-type]
+    lane: Any = SimpleNamespace(queue="default", idle=True)
+    found.listening("here")
+    for n in (1, 2):
+        found.look(lane, 1.0, float(n))
+        claim = Claim(0, 0, UUID(int=n), 7 << 32 | n, "default", "k", b"{}", 1, 1, 1, False, False)
+        found.came([claim])
+        errands.pop()(True, None)
+        assert ran.pop() is claim
+    assert not errands

@@ -208,34 +208,43 @@ def _sqlite(url: str) -> Iterator[apsw.Connection]:
         conn.close()
 
 
+TABLES = (
+    "job",
+    "job_history",
+    "job_key",
+    "queue",
+    "pod",
+    "offer",
+    "migration",
+    "leader",
+    "share",
+    "schedule",
+    "schedule_slot",
+    "budget",
+    "budget_lease",
+    "line_queue",
+    "metric",
+    "metric_part",
+    "metric_pod",
+    "metric_database",
+    "metric_writer",
+)
+
+
 def sql(url: str, statement: str) -> list[tuple[Any, ...]]:
     """Run a statement as written for both: `{job}` stands for forge's table of that name."""
-    tables = (
-        "job",
-        "job_history",
-        "job_key",
-        "queue",
-        "pod",
-        "migration",
-        "leader",
-        "share",
-        "schedule",
-        "schedule_slot",
-        "budget",
-        "budget_lease",
-        "line_queue",
-        "metric",
-        "metric_part",
-        "metric_pod",
-        "metric_database",
-        "metric_writer",
-    )
     if is_sqlite(url):
         with _sqlite(url) as conn:
-            return list(conn.execute(statement.format(**{table: table for table in tables})))
+            return list(conn.execute(statement.format(**{table: table for table in TABLES})))
     with psycopg.connect(url, autocommit=True) as pg:
-        cursor = pg.execute(statement.format(**{table: f"forge.{table}" for table in tables}).encode())
+        cursor = pg.execute(statement.format(**{table: f"forge.{table}" for table in TABLES}).encode())
         return cursor.fetchall() if cursor.description else []
+
+
+def early(storage: Storage) -> None:
+    """The next minute is not about to begin."""
+    while storage.now() % 60 > 57:
+        time.sleep(0.05)
 
 
 def age(url: str, table: str, column: str, seconds: float, where: str = "true") -> None:

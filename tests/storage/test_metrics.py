@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -29,7 +28,7 @@ from forge.storage.metrics import (
 )
 from forge.storage.postgres import PostgresStorage
 
-from .helpers import age, end, plain_job, plain_jobs, sql
+from .helpers import age, early, end, plain_job, plain_jobs, sql
 from .proxy import Proxy
 
 NEVER, EVER = 0.0, 4e9
@@ -72,12 +71,6 @@ def whole(storage: Storage) -> dict[str, tuple[dict[str, int], Any, Any]]:
 def as_told(part: Part, times: int = 1) -> Any:
     histograms = ({bucket: n * times for bucket, n in each.items()} for each in part[2:])
     return ({name: n * times for name, n in part.counts.items()}, *histograms)
-
-
-def early(storage: Storage) -> None:
-    """The next minute is not about to begin."""
-    while storage.now() % 60 > 57:
-        time.sleep(0.05)
 
 
 def old(url: str, seconds: float) -> None:

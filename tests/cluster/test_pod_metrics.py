@@ -45,9 +45,9 @@ def all_ended(project: Project) -> None:
 
 
 def told_of(project: Project) -> set[int]:
-    """Pods, by pid, that have said what their workers use."""
-    points = project.app.storage.metrics.read_pods(NEVER, EVER)
-    return {point.pid for point in points if point.workers and point.memory.get("workers_pss")}
+    """Pods, by pid, that have said what their workers use and how long their hearts take."""
+    points = project.app.storage.metrics.read_pods(NEVER, EVER, step=ALL)
+    return {p.pid for p in points if p.workers and p.memory.get("workers_pss") and p.timings.get("beats")}
 
 
 def test_the_counts_of_three_pods_are_exact_after_a_clean_stop(project: Project, pg_url: str) -> None:

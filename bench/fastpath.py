@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import importlib
 import json
+import math
 import os
 import re
 import statistics
@@ -21,14 +22,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import starmap
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that it runs by its path
 
 from bench.common import PAYLOAD, arguments, facts, say
-from forge import _fastpath_py, fastpath
+from forge import Context, Forge, _fastpath_py, fastpath
 from forge.job import Claim, Done, Ending, NewJob
+from forge.logs import current_job
 
 NATIVE: ModuleType = importlib.import_module("forge._fastpath")
 SOURCE = Path(_fastpath_py.__file__).with_name("_fastpath.pyx")
@@ -171,6 +173,18 @@ def done_line(n: int) -> Inputs:
 
 
 @case
+def burst(n: int) -> Inputs:
+    def noop(ctx: Context, payload: Any) -> None:
+        pass
+
+    app = Forge("sqlite:///unused.db")
+    plain = {"tasks.noop": (app.handler("tasks.noop")(noop), app, noop, True, False)}
+    crew = SimpleNamespace(early={}, closed=False, link=None, replies=[])
+    rest = plain, crew, SimpleNamespace(ctx=None), Context, current_job, time.monotonic, math.inf, n
+    return [(deque(batch), *rest) for batch in batches(some_claims(n))]
+
+
+@case
 def timed(n: int) -> Inputs:
     times = new_times()
     return [(times, 0.000012 * i, 817_000_000_000_000 + i, 1.0 + i, 817e6) for i in range(n)]
@@ -271,8 +285,8 @@ def turn(call: Callable[..., Any], inputs: Inputs) -> float:
 
 
 def fresh(inputs: Inputs) -> Inputs:
-    """With dictionaries of their own, which a function may change."""
-    return [tuple(dict(each) if type(each) is dict else each for each in args) for args in inputs]
+    """With dictionaries and lines of their own, which a function may change."""
+    return [tuple(each.copy() if type(each) in (dict, deque) else each for each in args) for args in inputs]
 
 
 def measure(name: str, inputs: Inputs, n: int, rounds: int) -> Gain:

@@ -11,6 +11,7 @@ import re
 import struct
 from array import array
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 from uuid import UUID, SafeUUID
@@ -22,6 +23,7 @@ from forge.job import Claim, Done, Ending, NewJob
 
 __all__ = [
     "answers",
+    "burst",
     "check_json",
     "claims",
     "copy_rows",
@@ -55,6 +57,9 @@ MAX_FAKTORY_COUNT = 100
 
 UUID_OID, INT8_OID, TEXT_OID = 2950, 20, 25
 NULL = b"\xff\xff\xff\xff"  # a length of -1
+
+# The plain endings of a batch: ids, tokens, queues, and how many are of each pod (the upper half of a token).
+Plain = tuple[bytes, bytes, set[str], dict[int, int]]
 
 _INT64_MIN, _UINT64_MAX = -(2**63), 2**64 - 1
 
@@ -284,9 +289,9 @@ def int8_array(values: Sequence[int]) -> bytes:
     return _array(INT8_OID, [pack(8, value) for value in values])
 
 
-def plain_endings(endings: Sequence[Ending], arrays: bool) -> tuple[bytes, bytes, set[str]] | None:
-    """(ids, tokens, queues) where every ending is the commonest: done, with nothing to keep or to follow, of a job
-    without a key, and no job twice. None: look at each. Ids are in ascending order, each with its token.
+def plain_endings(endings: Sequence[Ending], arrays: bool) -> Plain | None:
+    """What to write where every ending is the commonest: done, with nothing to keep or to follow, of a job without a
+    key, and no job twice. None: look at each. Ids are in ascending order, each with its token.
 
     With `arrays` a uuid[] and a bigint[] as PostgreSQL takes them, else 16 bytes after 16 bytes, and JSON."""
     found: dict[int, int] = {}
@@ -299,9 +304,10 @@ def plain_endings(endings: Sequence[Ending], arrays: bool) -> tuple[bytes, bytes
     numbers = sorted(found)
     tokens = [found[number] for number in numbers]
     ids = [number.to_bytes(16, "big") for number in numbers]
+    pods = dict(Counter(token >> 32 for token in found.values()))
     if arrays:
-        return _array(UUID_OID, [b"\0\0\0\x10" + data for data in ids]), int8_array(tokens), queues
-    return b"".join(ids), orjson.dumps(tokens), queues
+        return _array(UUID_OID, [b"\0\0\0\x10" + data for data in ids]), int8_array(tokens), queues, pods
+    return b"".join(ids), orjson.dumps(tokens), queues, pods
 
 
 # Put together by hand: the payload is JSON already.
@@ -367,6 +373,61 @@ def _job_in(line: bytes) -> Claim:
 def done_line(id_: UUID, seconds: float) -> bytes:
     """The reply to a job that is done, without a result: `answers` reads it."""
     return b'{"id":"%b","status":"ok","took":%.6f}\n' % (id_.hex.encode(), seconds)
+
+
+# Results that are nothing but results: neither an outcome nor the class of one.
+_DULL = frozenset((int, float, str, bool, bytes, list, tuple, dict))
+
+
+def burst(
+    jobs: Any, plain: Any, crew: Any, seat: Any, context: Any, current: Any, clock: Any, until: float, most: int
+) -> int:
+    """Run jobs of a worker's line here, one after another, and reply, as long as there are some and all is as usual.
+    What this leaves in the line is for `forge.worker.runners.Seat.one`, which takes more steps and can do everything.
+
+    `plain` are the kinds it may run: (handler, app, function, takes_ctx, ctx_first). It begins no job at `until` on the
+    `clock`, nor more than `most`. Each has a `context` of its own, which is the `current` one and the seat's while it
+    runs. Done jobs are added to `crew.replies`, and the answer is how many they are; what ends otherwise is given to
+    `seat.ended`, with what the handler returned or raised."""
+    done, began, left = 0, clock(), most
+    while left > 0 and began < until and not crew.early and not crew.closed:
+        try:
+            claim = jobs.popleft()
+        except IndexError:
+            break
+        how = None if claim is None else plain.get(claim.kind)
+        if how is None:
+            jobs.appendleft(claim)
+            break
+        handler, app, fn, takes_ctx, ctx_first = how
+        ctx = context(claim, app, crew.link, began)
+        current.set(ctx)
+        returned = error = None
+        try:
+            seat.ctx = ctx
+            payload = orjson.loads(claim.payload)
+            if takes_ctx:
+                returned = fn(ctx, payload)
+            elif ctx_first:
+                returned = fn(ctx, *payload["args"], **payload["kwargs"])
+            else:
+                returned = fn(*payload["args"], **payload["kwargs"])
+            seat.ctx = None
+        except BaseException as raised:  # noqa: BLE001 (a job always ends)
+            seat.ctx = None
+            error = raised
+        ended = clock()
+        usual = error is None and (returned is None or (not claim.keep_result and type(returned) in _DULL))
+        if usual and ctx._children is None and not ctx._written:
+            crew.replies.append(done_line(claim.id, ended - began))
+            done += 1
+        else:
+            seat.ended(ctx, handler, began, returned, error)
+            ended = clock()
+        began = ended
+        left -= 1
+    current.set(None)
+    return done
 
 
 _DONE_LINE = re.compile(rb'\{"id":"([0-9a-f]{32})","status":"ok","took":([0-9]{1,6}\.[0-9]{6})\}')

@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Literal
 from uuid import UUID
 
 from forge import _fastpath_py as _impl
-from forge._fastpath_py import BOUNDS, BUCKETS
+from forge._fastpath_py import BOUNDS, BUCKETS, Plain
 from forge.errors import ConfigError
 
 __all__ = [
     "BOUNDS",
     "BUCKETS",
     "IMPL",
+    "Plain",
     "answers",
+    "burst",
     "check_json",
     "claims",
     "copy_rows",
@@ -81,6 +83,7 @@ plain_endings = _impl.plain_endings
 job_lines = _impl.job_lines
 jobs_in = _impl.jobs_in
 done_line = _impl.done_line
+burst = _impl.burst
 timed = _impl.timed
 answers = _impl.answers
 text_array = _impl.text_array

@@ -46,6 +46,7 @@ FUNCTIONS = [
     "job_lines",
     "jobs_in",
     "done_line",
+    "burst",
     "timed",
     "answers",
     "text_array",
@@ -252,13 +253,28 @@ def ending(number: int, **changes: Any) -> Ending:
 
 def test_plain_endings_are_packed_with_their_queues(impl: Any) -> None:
     endings = [ending(3), ending(4, queue="p"), ending(1 << 127, token=7)]
-    ids, tokens, queues = impl.plain_endings(endings, True)
+    ids, tokens, queues, pods = impl.plain_endings(endings, True)
     assert ids == impl.uuid_array([UUID(int=3), UUID(int=4), UUID(int=1 << 127)])
     assert tokens == impl.int8_array([73, 74, 7])
-    assert queues == {"q", "p"}
-    assert impl.plain_endings(endings, False) == (b"".join(e.claim.id.bytes for e in endings), b"[73,74,7]", queues)
-    assert impl.plain_endings([], True) == (impl.uuid_array([]), impl.int8_array([]), set())
-    assert impl.plain_endings([], False) == (b"", b"[]", set())
+    assert (queues, pods) == ({"q", "p"}, {0: 3})
+    flat = b"".join(e.claim.id.bytes for e in endings)
+    assert impl.plain_endings(endings, False) == (flat, b"[73,74,7]", queues, pods)
+    assert impl.plain_endings([], True) == (impl.uuid_array([]), impl.int8_array([]), set(), {})
+    assert impl.plain_endings([], False) == (b"", b"[]", set(), {})
+
+
+@pytest.mark.parametrize(
+    "seconds", [0.0, -0.0, 0.5, 5e-7, 1.5e-6, 2.5e-6, 0.0000009999999, 1.2345675, 999_999.9999996, 1e6, -1.0, math.nan]
+)
+def test_seconds_are_written_as_python_does(impl: Any, seconds: float) -> None:
+    expected = b'{"id":"%b","status":"ok","took":%b}\n' % (ID.hex.encode(), f"{seconds:.6f}".encode())
+    assert impl.done_line(ID, seconds) == expected
+
+
+def test_plain_endings_are_counted_by_pod(impl: Any) -> None:
+    tokens = [5 << 32 | 1, 5 << 32 | 2, 1, 5 << 32, -1, 7, 2**63 - 1]
+    endings = [ending(number, token=token) for number, token in enumerate(tokens)]
+    assert impl.plain_endings(endings, True)[3] == {5: 3, 0: 2, -1: 1, 2**31 - 1: 1}
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,9 @@ class JobLog(logging.LoggerAdapter[logging.Logger]):
 class Context:
     """One run of one job, from the inside."""
 
+    # What each job has is set fastest in slots.
+    __slots__ = ("__dict__", "__weakref__", "_app", "_began", "_claim", "_link")
+
     # As they are at first, on the class: most jobs change none of them, and to set them for each costs 0.2 µs.
     _children: list[NewJob] | None = None
     _why: str | None = None  # it should stop: why

@@ -93,9 +93,10 @@ class Runner:
         lease: Leadership | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
+        lead_after: float = 0.0,
     ) -> None:
-        """Without a lease leader services are not run."""
-        self._lease, self._clock = lease, clock
+        """Without a lease leader services are not run, and until `lead_after` seconds have passed none is asked for."""
+        self._lease, self._clock, self._lead_after = lease, clock, lead_after
         now = clock()
         self._turns = [_Turn(service, now + service.every * random.random()) for service in services]
         self._tend_now = threading.Event()
@@ -190,6 +191,7 @@ class Runner:
     # -- the thread of the lease -------------------------------------------------------------------------------
 
     def _tend(self, lease: Leadership) -> None:
+        self._stopping.wait(self._lead_after)
         while not self._stopping.is_set():
             if self._stuck():
                 if lease.term() is not None:

@@ -17,6 +17,10 @@ from forge.storage import Storage
 
 __all__ = ["Duties"]
 
+# Seconds in which a pod that has just started only takes up work. All services of a new leader at once, with their
+# connections and first plans, took a tenth of the machine for the first second of a backlog.
+LEAD_AFTER = 1.0
+
 
 class Duties:
     """One pod's. Nothing here waits for the database, but `join`."""
@@ -45,7 +49,7 @@ class Duties:
             lambda: nurseries.current.schedules,
             meter.taken_back,
         )
-        self._runner = Runner([*mine, self._metering], self._lease)
+        self._runner = Runner([*mine, self._metering], self._lease, lead_after=LEAD_AFTER)
         presence.nobody_leads = self._runner.poke
 
     def start(self) -> None:

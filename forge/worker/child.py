@@ -26,15 +26,16 @@ import setproctitle
 
 from forge import fastpath
 from forge.app import Context, Forge, Handler
+from forge.app.registry import Owner
 from forge.config.model import QueueConfig
 from forge.job import Cancelled, Claim, Ending, Failed, Released
-from forge.logs import write_stacks
+from forge.logs import current_job, write_stacks
 from forge.protocol import MAX_LINE, line_of, reply_line, within_limit
 from forge.worker.asking import MasterLink
 from forge.worker.line import Line
 from forge.worker.reading import Reading
 from forge.worker.recycling import Recycling
-from forge.worker.runners import make_runner
+from forge.worker.runners import Seat, make_runner
 
 __all__ = ["StartFailed", "Worker"]
 
@@ -77,12 +78,13 @@ class Worker:
         self.closed = False
         self._jobs = Line()
         self._lock = threading.Lock()  # of what is written to the channel
-        self._replies: list[bytes] = []
+        self.replies: list[bytes] = []
         self._received = self._replied = 0
         self._sent_at = 0.0
         self._sender = 0  # the thread that is writing to the master
         self._titled: Context | None = None  # the job that the process title shows
         self._recycling = Recycling(self._settings)
+        self._plain: dict[str, tuple[Handler, Owner, Callable[..., Any], bool, bool]] = {}
         self._ready = select.poll()
         self._ready.register(channel, select.POLLIN)
         kind = self._settings.worker
@@ -107,6 +109,7 @@ class Worker:
         self._title()
         self._reading.start()
         self._start_hooks()
+        self._plain = _plain(self.handlers)
         self._send(line_of(hello=os.getpid(), capacity=self._capacity))
         self._runner.serve()
         self._stop_hooks()
@@ -150,6 +153,22 @@ class Worker:
 
     # -- for who runs jobs, in any thread ----------------------------------------------------------------------
 
+    def burst(self, seat: Seat) -> None:
+        """Run there what can be run the fast way. Not where after each job it is asked whether it was the last one."""
+        while not self._recycling.wanted:
+            until, room = self._sent_at + GATHER_SECONDS, GATHERED - len(self.replies)
+            done = fastpath.burst(
+                self._jobs, self._plain, self, seat, Context, current_job, time.monotonic, until, room
+            )
+            if self._titled is not None:
+                self._title()
+            if not done:
+                return
+            with self._lock:
+                self._replied += done
+            if len(self.replies) >= GATHERED or time.monotonic() >= until:
+                self.flush()
+
     def next(self) -> Claim | None:
         """The next job; None: there will be no more."""
         try:
@@ -188,14 +207,14 @@ class Worker:
             line = reply_line(Ending(ending.claim, Failed(words), ending.delay), seconds)
         with self._lock:
             self._replied += 1
-            self._replies.append(line)
-            full = len(self._replies) >= GATHERED or now - self._sent_at >= GATHER_SECONDS
+            self.replies.append(line)
+            full = len(self.replies) >= GATHERED or now - self._sent_at >= GATHER_SECONDS
         if full:
             self.flush()
 
     def flush(self) -> None:
         """Send what has been replied."""
-        if self._replies:
+        if self.replies:
             self._send(b"")
 
     def say(self, line: bytes) -> None:
@@ -209,7 +228,9 @@ class Worker:
         with self._lock:
             self._sender = threading.get_ident()
             try:
-                data, self._replies = b"".join(self._replies) + line, []
+                # In this order: `burst` adds to the list without the lock.
+                replies, self.replies = self.replies, []
+                data = b"".join(replies) + line
                 self._sent_at = time.monotonic()
                 self._channel.sendall(data)
             finally:
@@ -267,7 +288,7 @@ class Worker:
     def _patience(self) -> int | None:
         """Milliseconds until something is to be done even if nothing comes."""
         idle = self._received == self._replied
-        if not self._replies and (idle or (self._titled is not None and not self._jobs)):
+        if not self.replies and (idle or (self._titled is not None and not self._jobs)):
             return None
         return TICK
 
@@ -363,6 +384,15 @@ def _vanish() -> NoReturn:
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(0)
+
+
+def _plain(handlers: Mapping[str, Handler]) -> dict[str, tuple[Handler, Owner, Callable[..., Any], bool, bool]]:
+    """Those that `fastpath.burst` may call: nothing is around them, and nobody awaits them."""
+    return {
+        kind: (handler, handler.app, handler.fn, handler.takes_ctx, handler.ctx_first)
+        for kind, handler in handlers.items()
+        if not (handler.is_async or handler.app.hooks.inside or handler.app.hooks.after)
+    }
 
 
 def _named(hook: Callable[[], Any]) -> str:

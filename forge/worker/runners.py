@@ -24,7 +24,7 @@ from forge.app.registry import Handler
 from forge.errors import Interrupted
 from forge.job import Claim, Ending
 from forge.logs import current_job
-from forge.worker.steps import aperform, perform, raised, unknown_kind
+from forge.worker.steps import aperform, concluded, perform, raised, unknown_kind
 
 __all__ = ["Crew", "Runner", "make_runner"]
 
@@ -36,10 +36,15 @@ class Crew(Protocol):
     give_up_after: float | None  # seconds, for jobs of a kind nobody knows
     early: dict[UUID, str]  # why jobs should stop that were on their way to their seat when the word came
     closed: bool  # start no more
+    replies: list[bytes]  # that have not been sent
 
     @property
     def link(self) -> Link:
         """What contexts ask."""
+        ...
+
+    def burst(self, seat: Seat) -> None:
+        """Run there what can be run the fast way."""
         ...
 
     def next(self) -> Claim | None:
@@ -103,6 +108,10 @@ class Seat:
             ending = ending or raised(ctx, handler, late)
         crew.reply(ending, began, ctx)
 
+    def ended(self, ctx: Context, handler: Handler, began: float, returned: Any, error: BaseException | None) -> None:
+        """A job that was run the fast way has not ended as nearly all do."""
+        self._crew.reply(concluded(ctx, handler, returned, error), began, ctx)
+
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Run a coroutine on the seat's own loop."""
         if self._loop is None:
@@ -131,6 +140,16 @@ class MainSeat(Seat):
         super().__init__(crew)
         self._sending = sending
         self._meant: Context | None = None
+
+    def work(self) -> None:
+        crew = self._crew
+        crew.burst(self)
+        while (claim := crew.next()) is not None:
+            if crew.closed:
+                crew.give_back(claim)
+            else:
+                self.one(claim)
+                crew.burst(self)
 
     def interrupt(self, ctx: Context) -> None:
         self._meant = ctx

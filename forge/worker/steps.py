@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import os
 import random
 import traceback
 from collections.abc import Callable, Coroutine, Mapping
@@ -26,7 +25,7 @@ from forge.job import Claim, Done, Ending, Failed, Outcome, Released, Written
 from forge.logs import current_job
 from forge.retry import DEFAULT_BACKOFF, Backoff
 
-__all__ = ["UNKNOWN_KIND_PAUSE", "aperform", "perform", "raised", "unknown_kind"]
+__all__ = ["UNKNOWN_KIND_PAUSE", "aperform", "concluded", "perform", "raised", "unknown_kind"]
 
 # How long a job of a kind that nobody here knows stays away: uniform between these seconds, so that in a rolling deploy
 # a pod that does know it comes by, and a backlog of such jobs does not come back all at once.
@@ -60,6 +59,16 @@ def perform(ctx: Context, handler: Handler, run: Callable[[Coroutine[Any, Any, E
         _after(ctx, handler, ending)
     current_job.set(before)
     return ending
+
+
+def concluded(ctx: Context, handler: Handler, returned: Any, error: BaseException | None) -> Ending:
+    """The ending of a job whose handler returned this, or raised that."""
+    if error is not None:
+        return raised(ctx, handler, error)
+    try:
+        return _returned(ctx, handler, returned)
+    except Failed as failed:
+        return raised(ctx, handler, failed)
 
 
 async def aperform(ctx: Context, handler: Handler) -> Ending:
@@ -185,7 +194,7 @@ def _message_of(error: BaseException) -> str:
 def _traceback_of(error: BaseException) -> str:
     """The whole chain of causes as text, without forge's own frames above the handler."""
     inside = error.__traceback__
-    while inside is not None and inside.tb_frame.f_code.co_filename in _OWN and inside.tb_next is not None:
+    while inside is not None and inside.tb_frame.f_code.co_filename.endswith(_OWN) and inside.tb_next is not None:
         inside = inside.tb_next
     try:
         lines = traceback.format_exception(type(error), error, inside)
@@ -210,4 +219,4 @@ def _delay(handler: Handler, claim: Claim, outcome: Outcome) -> float:
     return fastpath.delay(curve.curve, claim.attempt, curve.base, curve.cap, random.random())
 
 
-_OWN = frozenset({__file__, os.path.join(os.path.dirname(__file__), "runners.py")})
+_OWN = ("forge/worker/steps.py", "forge/worker/runners.py", "forge/_fastpath.pyx", "forge/_fastpath_py.py")

@@ -17,11 +17,12 @@ from uuid import UUID
 import orjson
 import pytest
 
-from forge import Forge, logs
+from forge import Context, Forge, logs
 from forge.config.model import LoggingConfig, QueueConfig
 from forge.job import Claim
 from forge.protocol import Lines, job_line, line_of, order_line
 from forge.worker.child import StartFailed, Worker
+from tests.master.conftest import eventually
 
 PATIENCE = 30.0  # seconds; a bound, not a measure
 
@@ -144,3 +145,28 @@ def _serve(app: Forge, channel: socket.socket, settings: QueueConfig, ttl: float
 def app() -> Forge:
     """One that can be used without a database."""
     return Forge("sqlite:///unused.db")
+
+
+class Gate:
+    """Lets handlers in another process say that they have begun, and wait until they may go on."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def begun(self, name: object = "job") -> None:
+        (self._folder / f"begun-{name}").touch()
+
+    def wait(self, ctx: Context | None = None) -> None:
+        while not (self._folder / "open").exists() and not (ctx is not None and ctx.cancelled):
+            time.sleep(0.005)
+
+    def until_begun(self, name: object = "job") -> None:
+        eventually((self._folder / f"begun-{name}").exists)
+
+    def open(self) -> None:
+        (self._folder / "open").touch()
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Gate:
+    return Gate(tmp_path)

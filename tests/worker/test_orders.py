@@ -15,7 +15,7 @@ import pytest
 
 from forge import Cancelled, Context, Forge, Interrupted, Throttled
 from tests.master.conftest import alive, eventually
-from tests.worker.conftest import Drive
+from tests.worker.conftest import Drive, Gate
 
 KINDS: list[dict[str, Any]] = [
     {"worker": "process"},
@@ -28,31 +28,6 @@ KINDS: list[dict[str, Any]] = [
 def settings(request: pytest.FixtureRequest) -> dict[str, Any]:
     found: dict[str, Any] = request.param
     return found
-
-
-class Gate:
-    """Lets handlers in another process say that they have begun, and wait until they may go on."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def begun(self, name: object = "job") -> None:
-        (self._folder / f"begun-{name}").touch()
-
-    def wait(self, ctx: Context | None = None) -> None:
-        while not (self._folder / "open").exists() and not (ctx is not None and ctx.cancelled):
-            time.sleep(0.005)
-
-    def until_begun(self, name: object = "job") -> None:
-        eventually((self._folder / f"begun-{name}").exists)
-
-    def open(self) -> None:
-        (self._folder / "open").touch()
-
-
-@pytest.fixture
-def gate(tmp_path: Path) -> Gate:
-    return Gate(tmp_path)
 
 
 def test_jobs_of_def_and_async_def_are_run_and_replied(app: Forge, drive: Drive, settings: dict[str, Any]) -> None:

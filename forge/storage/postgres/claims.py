@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
@@ -90,11 +90,10 @@ class Claims:
         """Whether it is certain that all claims of a pod have ended: then nobody need look for some."""
         return self._held.get(who.pod.id) == 0 and not who.doubtful
 
-    def _count(self, endings: Sequence[Ending], stale: Sequence[Ending]) -> None:
+    def _count(self, ended: Mapping[int, int], stale: Sequence[Ending]) -> None:
         with self._counting:
             for pod in self._held:
-                self._held[pod] -= sum(e.claim.token >> 32 == pod for e in endings)
-                self._held[pod] += sum(e.claim.token >> 32 == pod for e in stale)
+                self._held[pod] += sum(e.claim.token >> 32 == pod for e in stale) - ended.get(pod, 0)
 
     def _counted(self, who: Incarnation, claims: list[Claim]) -> list[Claim]:
         self._count_in(who, len(claims))
@@ -219,7 +218,7 @@ class Claims:
             fates += tried[-1].batch.fates
         if len(tried) > 1 and stale:
             stale = self._not_finalized(stale)
-        self._count(endings, stale)
+        self._count(tried[-1].batch.count(endings), stale)
         return stale, found
 
     def _run(self, conn: Connection, tried: _Try, more: Sequence[Step]) -> list[PGresult]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from psycopg.pq.abc import PGresult
@@ -36,6 +36,10 @@ class Batch:
             self._split(endings)
         else:
             self.plain = list(endings)
+
+    def count(self, endings: Sequence[Ending]) -> Mapping[int, int]:
+        """How many of them are of each pod."""
+        return self._packed[3] if self._packed is not None else Counter(e.claim.token >> 32 for e in endings)
 
     def _split(self, endings: Sequence[Ending]) -> None:
         """Sort by kind and id (two transactions must lock rows in one order); a claim's second ending is stale."""
@@ -123,7 +127,7 @@ class Batch:
         return found
 
 
-def _done_params(endings: Sequence[Ending], packed: tuple[bytes, bytes, set[str]] | None = None) -> dict[str, Any]:
+def _done_params(endings: Sequence[Ending], packed: fastpath.Plain | None = None) -> dict[str, Any]:
     if packed is not None:
         ids, tokens, queues = UuidArray(packed[0]), Int8Array(packed[1]), packed[2]
     else:

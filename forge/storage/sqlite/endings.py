@@ -72,7 +72,7 @@ class Endings:
             ours.discard(claim)
         return good, stale
 
-    def _finish(self, done: Sequence[Ending], packed: tuple[bytes, bytes, set[str]] | None = None) -> list[Ending]:
+    def _finish(self, done: Sequence[Ending], packed: fastpath.Plain | None = None) -> list[Ending]:
         """All are done; `packed` if they are plain."""
         batch = _batch(done) if packed is None else {"ids": packed[0], "tokens": packed[1].decode()}
         found = self._conn.rows(self._sql.rowids.sql, batch)

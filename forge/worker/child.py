@@ -39,7 +39,7 @@ from forge.worker.runners import Seat, make_runner
 
 __all__ = ["StartFailed", "Worker"]
 
-GATHERED = 250  # replies sent at once at most,
+GATHERED = 500  # replies sent at once at most,
 GATHER_SECONDS = 0.005  # and none waits longer than this for the next job to end,
 TICK = 50  # or longer than these milliseconds if that takes long. A job that does shows in the process title.
 

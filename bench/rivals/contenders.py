@@ -11,7 +11,7 @@ from bench.rivals.environment import BIN, HERE
 
 Argv = tuple[str, ...]
 PYTHON = str(BIN / "python")
-# One worker runs such jobs faster than the database gives them; with two on two cores, which are the database's as well,
+# One worker runs such jobs faster than the database gives them; with two, on two cores that are the database's as well,
 # it is 17 % less.
 FORGE_TOML = 'modules = ["bench.rivals.forge"]\n\n[queues.default]\nmax_workers = 1\n'
 

@@ -7,7 +7,9 @@ __all__ = ["AHEAD", "Pace"]
 # Seconds of work that may wait for a place: so that it need not wait for the master between short jobs. Longer jobs
 # come one at a time, so that none waits behind another while a third place is idle.
 AHEAD = 0.005
-
+# One job that takes this long is reason enough to have none wait behind the next. Shorter ones count by the mean: among
+# jobs of some µs, one of 10 ms is a process that did not have its core, which on a shared machine is seen all the time.
+LONG = 0.05
 
 # How much of what was known stays with each job that ends: little while little is known, for the first jobs of a worker
 # are slow (a backlog of 50,000 came to full speed 40 ms sooner).
@@ -27,7 +29,7 @@ class Pace:
         kept = KEPT if self._seen >= AT_FIRST else KEPT_AT_FIRST
         self._seen += n
         self._took = mean if self._took is None else mean + (self._took - mean) * kept**n
-        if longest > AHEAD:  # one long job is reason enough to have none wait
+        if longest > LONG:
             self._took = max(self._took, longest)
 
     def jobs_in(self, seconds: float) -> float:

@@ -63,6 +63,16 @@ def test_a_worker_that_is_not_free_gets_none() -> None:
     assert [len(slot.in_hand) for slot in made.slots] == [0, 3]
 
 
+def test_one_long_job_among_short_ones_is_heeded_and_a_hiccup_is_not() -> None:
+    made = lane(1)
+    made.note_all(1000, 1000 * 2e-6, 2e-6)
+    assert made.window > 1000
+    made.note_all(500, 500 * 2e-6 + 0.01, 0.01)
+    assert made.window > 100
+    made.note_all(500, 500 * 2e-6 + 0.06, 0.06)
+    assert made.window == 1
+
+
 @pytest.mark.parametrize(("took", "window"), [(None, 1), (1e-6, MOST_AHEAD), (0.001, 5), (0.004, 1), (3.0, 1)])
 def test_the_longer_jobs_take_the_fewer_are_sent_ahead(took: float | None, window: int) -> None:
     assert lane(1, took).window == window

@@ -51,7 +51,8 @@ sanitize: setup  ## the fast path's tests, its C under the address and undefined
 		CFLAGS='-O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=all $(SANITIZERS)' LDFLAGS='$(SANITIZERS)' \
 		$(CURDIR)/$(BIN)/python setup.py -q build_ext --inplace
 	cd $(SANITIZED) && $(SANITIZING) -c 'import forge._fastpath as f; assert f.__file__.startswith("$(SANITIZED)/"), f'
-	cd $(SANITIZED) && $(SANITIZING) -m pytest -q -p no:cacheprovider --capture=sys -k 'not postgres_reads' tests/test_fastpath*.py
+	cd $(SANITIZED) && $(SANITIZING) -m pytest -q -p no:cacheprovider --capture=sys -k 'not postgres_reads' tests/test_fastpath*.py \
+		tests/worker/test_burst.py
 
 bench: setup  ## the figures, all benches in short: bench/RESULTS.md (half an hour)
 	$(BIN)/python bench/all.py

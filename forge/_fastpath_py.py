@@ -2,7 +2,8 @@
 
 `_fastpath.pyx` has the same functions by the same names in the same order, and hands any input that it is not made for
 to the function here. So an unusual value costs time, and the answer or the error is always this module's.
-Pure: no I/O, no clock, no randomness, no logging. Callers import `forge.fastpath`, which chooses.
+Pure: no I/O, no clock, no randomness, no logging; only `burst` calls what it is given, handlers and a clock.
+Callers import `forge.fastpath`, which chooses.
 """
 
 from __future__ import annotations

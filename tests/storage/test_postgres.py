@@ -372,3 +372,23 @@ def test_a_reaper_may_take_longer_over_a_large_table_than_its_other_statements(
             time.sleep(0.01)
         locking.rollback()
         assert reaping.result(60) == Reaped([who.pod.id], 3)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_a_connection_that_is_kept_starves_nobody(pg_url: str, size: int) -> None:
+    """One is kept between verbs; whoever waits for a connection meanwhile gets it."""
+    with open_storage(pg_url, pool_size=size) as storage, ThreadPoolExecutor(8) as pool:
+        asked = [pool.submit(lambda: [storage.pods() for _ in range(50)]) for _ in range(8)]
+        assert all(len(each.result(timeout=60)) == 50 for each in asked)
+        open_ = (
+            "select count(*) from pg_stat_activity where datname = current_database() and application_name = 'forge'"
+        )
+        assert sql(pg_url, open_)[0][0] <= size
+
+
+def test_a_connection_that_died_while_it_was_kept_is_replaced(pg_url: str) -> None:
+    with open_storage(pg_url, pool_size=2) as storage, psycopg.connect(pg_url, autocommit=True) as killer:
+        for _ in range(5):
+            assert storage.pods() == []
+            killer.execute(TERMINATE)
+        assert storage.pods() == []

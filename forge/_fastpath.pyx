@@ -2,8 +2,9 @@
 """The native path: the functions of `_fastpath_py` for the inputs that come in millions.
 
 What each one means is said there. Here only exact, ordinary types are handled; whatever else comes is passed on to the
-twin, which answers or raises. No code of a caller runs in a loop (no __eq__, no __iter__), but for the handlers that `burst`
-is there to call; other threads and finalizers may, so indexes into a caller's lists are checked. The figure at each function is what it buys, by bench/fastpath.py.
+twin, which answers or raises. No code of a caller runs in a loop (no __eq__, no __iter__), but for the handlers that
+`burst` is there to call; other threads and finalizers may, so indexes into a caller's lists are checked. The figure at
+each function is what it buys, by bench/fastpath.py.
 """
 
 from cpython.array cimport array

@@ -23,6 +23,7 @@ class Rebalance(Service):
     name = "rebalance"
     every = EVERY
     leader_only = True
+    urgent = True
 
     def __init__(self, shares: Shares, clock: Callable[[], float] = time.monotonic) -> None:
         self._shares, self._clock = shares, clock

@@ -43,6 +43,7 @@ class Service(abc.ABC):
     name: str  # as in `forge run <name>`
     every: float  # seconds between runs, jittered by the runner; may change from run to run
     leader_only: bool  # run with a term, or by every pod
+    urgent: bool = False  # cannot wait a moment when a pod has just started
     level: int = logging.INFO  # of the line about what a round did
 
     @abc.abstractmethod
@@ -93,11 +94,13 @@ class Runner:
         lease: Leadership | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
-        lead_after: float = 0.0,
+        quiet: float = 0.0,
     ) -> None:
-        """Without a lease leader services are not run, and until `lead_after` seconds have passed none is asked for."""
-        self._lease, self._clock, self._lead_after = lease, clock, lead_after
+        """Without a lease leader services are not run. Who comes to lead within `quiet` seconds begins with what is
+        urgent, and with everything when they are over."""
+        self._lease, self._clock = lease, clock
         now = clock()
+        self._quiet_until = now + quiet
         self._turns = [_Turn(service, now + service.every * random.random()) for service in services]
         self._tend_now = threading.Event()
         self._stopping = threading.Event()
@@ -151,7 +154,8 @@ class Runner:
     def _look_at(self, turn: _Turn) -> None:
         term = self._lease.term() if self._lease and turn.service.leader_only else None
         if term is not None and term != turn.term:  # who has come to lead begins with everything
-            turn.term, turn.at = term, min(turn.at, self._clock())
+            now = self._clock()
+            turn.term, turn.at = term, min(turn.at, now if turn.service.urgent else max(now, self._quiet_until))
         if turn.at <= self._clock() and not self._stopping.is_set():
             self._round(turn, term)
             turn.follow(self._clock())
@@ -191,7 +195,6 @@ class Runner:
     # -- the thread of the lease -------------------------------------------------------------------------------
 
     def _tend(self, lease: Leadership) -> None:
-        self._stopping.wait(self._lead_after)
         while not self._stopping.is_set():
             if self._stuck():
                 if lease.term() is not None:

@@ -17,9 +17,10 @@ from forge.storage import Storage
 
 __all__ = ["Duties"]
 
-# Seconds in which a pod that has just started only takes up work. All services of a new leader at once, with their
-# connections and first plans, took a tenth of the machine for the first second of a backlog.
-LEAD_AFTER = 1.0
+# Seconds in which a pod that has just started only takes up work, and sees to it that there are not too many workers.
+# All services of a new leader at once, with their connections and first plans, took a tenth of the machine for the
+# first second of a backlog.
+QUIET = 1.0
 
 
 class Duties:
@@ -49,7 +50,7 @@ class Duties:
             lambda: nurseries.current.schedules,
             meter.taken_back,
         )
-        self._runner = Runner([*mine, self._metering], self._lease, lead_after=LEAD_AFTER)
+        self._runner = Runner([*mine, self._metering], self._lease, quiet=QUIET)
         presence.nobody_leads = self._runner.poke
 
     def start(self) -> None:

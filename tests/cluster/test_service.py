@@ -162,6 +162,23 @@ def test_a_leader_service_runs_only_with_a_term_and_at_once_when_there_is_one() 
     assert led.terms == [7, 8]
 
 
+def test_who_has_just_started_begins_with_what_is_urgent() -> None:
+    clock, lease = Clock(), Leading(term=1)
+    led, pressing = Told(every=600, leader_only=True), Told(every=600, leader_only=True)
+    pressing.urgent = True
+    runner = Runner([led, pressing], lease, clock=clock, quiet=5.0)
+    for turn in runner._turns:
+        turn.at = clock.now + 600
+    runner.run_due()
+    assert (led.terms, pressing.terms) == ([], [1])
+    clock.now += 5
+    runner.run_due()
+    assert (led.terms, pressing.terms) == ([1], [1])
+    lease.current = 2
+    runner.run_due()
+    assert (led.terms, pressing.terms) == ([1, 2], [1, 2]), "the quiet is over"
+
+
 def test_without_a_lease_no_leader_service_runs() -> None:
     clock, led = Clock(), Told(leader_only=True, every=1.0)
     rounds(Runner([led], clock=clock), clock, 10)

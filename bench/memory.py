@@ -9,8 +9,9 @@ tenth.
 The scoreboard, one byte a job, is mapped by zygote and workers and so is part of their PSS.
 
 Keys: worker_mb (one more worker), worker_mb_preload, worker_mb_no_preload (with the sizeable imports), master_mb,
-zygote_mb and each_worker_mb (after all jobs), master_mb_half (after half of them), master_growth_mb (since then),
-master_mb_by_jobs, flat (growth of less than 1 MB); jobs_per_s is that of the run.
+zygote_mb and each_worker_mb (after all jobs), master_mb_half (the median of the looks in the first half),
+master_growth_mb (by how much that of the second half is more: with the jobs in hand one look differs from the next by
+2 MB), master_mb_by_jobs, flat (growth of less than 1 MB); jobs_per_s is that of the run.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that it runs by its path
@@ -111,13 +113,15 @@ class Memory:
             points[10] = round(pss(pod.process.pid), 2)
             roles = by_role(pod)
         self.verdicts.append(made.verdict(n))
-        half = next(mb for tenth, mb in sorted(points.items()) if tenth >= 5)  # by then everything has been used once
+        looks = [mb for _, mb in sorted(points.items())]
+        half = len(looks) // 2
+        before, after = median(looks[:half] or looks), median(looks[half:])
         return {
             "jobs_per_s": round(n / seconds),
             "master_mb": points[10],
-            "master_mb_half": half,
-            "master_growth_mb": round(points[10] - half, 2),
-            "flat": points[10] - half < FLAT_MB,
+            "master_mb_half": round(before, 2),
+            "master_growth_mb": round(after - before, 2),
+            "flat": after - before < FLAT_MB,
             "zygote_mb": round(roles["zygote"][0], 2),
             "each_worker_mb": [round(mb, 2) for mb in roles["workers"]],
             "master_mb_by_jobs": {str(n * tenth // 10): mb for tenth, mb in sorted(points.items())},

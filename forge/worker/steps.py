@@ -67,7 +67,7 @@ def concluded(ctx: Context, handler: Handler, returned: Any, error: BaseExceptio
         return raised(ctx, handler, error)
     try:
         return _returned(ctx, handler, returned)
-    except Failed as failed:
+    except BaseException as failed:  # noqa: BLE001 (a class that cannot be made, a result that cannot be kept)
         return raised(ctx, handler, failed)
 
 

@@ -244,7 +244,7 @@ def sql(url: str, statement: str) -> list[tuple[Any, ...]]:
 def early(storage: Storage) -> None:
     """The next minute is not about to begin."""
     while storage.now() % 60 > 57:
-        time.sleep(0.05)
+        time.sleep(0.05)  # between two looks at the clock
 
 
 def age(url: str, table: str, column: str, seconds: float, where: str = "true") -> None:

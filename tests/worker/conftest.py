@@ -158,7 +158,7 @@ class Gate:
 
     def wait(self, ctx: Context | None = None) -> None:
         while not (self._folder / "open").exists() and not (ctx is not None and ctx.cancelled):
-            time.sleep(0.005)
+            time.sleep(0.005)  # between two looks: the event is another process's
 
     def until_begun(self, name: object = "job") -> None:
         eventually((self._folder / f"begun-{name}").exists)

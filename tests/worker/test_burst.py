@@ -23,6 +23,13 @@ from tests.worker.conftest import Drive, Gate
 NATIVE = importlib.import_module("forge._fastpath")
 
 
+class Picky(Failed):
+    """Its bare class is no outcome."""
+
+    def __init__(self, needed: str) -> None:
+        super().__init__(needed)
+
+
 class Bench:
     """A line, a crew and a seat to call `burst` with."""
 
@@ -201,6 +208,8 @@ def test_a_worker_replies_as_it_does_without(
     def low(ctx: Context, payload: Any) -> Any:
         if payload["n"] % 7 == 3:
             raise ValueError(f"no luck with {payload['n']}")
+        if payload["n"] % 7 == 4:
+            return Picky
         return {"n": payload["n"]} if payload["n"] % 5 == 0 else None
 
     @app.task(name="typed", backoff="none")

@@ -6,6 +6,7 @@ To a worker: a job (`id`, `kind`, `payload`, `attempt` …), an order (`do`), or
 - `{"do": "recall"}`: give back what has not started; more may come.
 - `{"do": "cancel", "id": …, "why": …}`: tell the handler to stop; `{"do": "interrupt", "id": …}`: raise in it.
 - `{"do": "stacks"}`: write the stacks of all threads to the log.
+- `{"do": "ping"}`, to a zygote alone: it answers `{"pong": true}`.
 - `{"answer": n, …}`: to the question with that number; `error` if it could not be answered.
 
 Back: `{"hello": pid, "capacity": n}` once: so many jobs run at the same time. Then one reply per job, in any order:
@@ -47,6 +48,7 @@ from forge.job import (
 
 __all__ = [
     "MAX_LINE",
+    "MOST_UNANSWERED",
     "Lines",
     "ending_of",
     "job_line",
@@ -59,6 +61,9 @@ __all__ = [
 ]
 
 MAX_LINE = 16 * 1024 * 1024  # bytes; a payload is 1 MiB at most unless configured, a traceback much less
+# Replies that a worker keeps to itself at most. So of the jobs in a dead worker's hands no more than these, and the one
+# after them, can have been started.
+MOST_UNANSWERED = 500
 
 _STATUS: dict[type[Outcome], str] = {
     Done: "ok",

@@ -88,7 +88,7 @@ class Claimer:
         if lane is None or self.stopping or not lane.takes:
             self.give_back([claim])
         else:
-            lane.waiting.extend(self._known(self.take(lane.capped([claim])), time.monotonic()))
+            lane.take_in(self._known(self.take(lane.capped([claim])), time.monotonic()))
 
     def give_back(self, claims: Sequence[Claim]) -> None:
         """Jobs that cannot be run here now."""

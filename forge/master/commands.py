@@ -17,11 +17,11 @@ import orjson
 from forge.codec import encode_payload
 from forge.config import CommandConfig, CommandsConfig
 from forge.config.checks import suggest
-from forge.job import Cancelled, Claim, Dead, Done, Ending, Released
+from forge.job import Cancelled, Claim, Dead, Done, Ending
 from forge.master.nursery import how_it_ended
 from forge.master.places import Places
 from forge.master.pools import failed
-from forge.master.processes import CANNOT_RUN, STARTER_GONE, Process, Recipe, Yard
+from forge.master.processes import CANNOT_RUN, Process, Recipe, Yard
 
 __all__ = ["KIND", "Commands", "Hidden", "Order", "Run", "Wrong", "enabled", "order_of"]
 
@@ -212,7 +212,7 @@ class Run(Process):
         if (job := self.drop()) is None:
             return
         if self.nursery.gone:  # nobody can tell how it went
-            self._commands.places.finish(Ending(job, Released(STARTER_GONE)))
+            self._commands.places.starter_gone(job)
         elif self.status == 0:
             result = encode_payload({"stdout": self._output.text()}) if job.keep_result else None
             self._commands.places.finish(Ending(job, Done(), result=result))

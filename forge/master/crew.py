@@ -18,10 +18,11 @@ from forge.master.lanes import Lane
 from forge.master.meter import Processes
 from forge.master.nursery import Nursery, how_it_ended
 from forge.master.rolling import Nurseries
-from forge.master.slots import Slot
+from forge.master.slots import Slot, Stop
 from forge.master.stopping import overdue, press, timed_out
+from forge.master.suspects import ZYGOTE_DIED
 from forge.master.telling import counted, log
-from forge.protocol import order_line
+from forge.protocol import MOST_UNANSWERED, order_line
 
 __all__ = ["Crew"]
 
@@ -29,12 +30,9 @@ LOOK_EVERY = 0.2  # seconds between looks at how long jobs have run
 EXIT_KNOWN_WITHIN = 0.25  # seconds for the zygote to say how a worker ended
 YOUNG = 1.0  # a worker that dies younger than this makes its slot wait before the next
 LONGEST_PAUSE = 30.0
-# The same where jobs are to blame: each of them is dead after a few crashes, so there is an end to it, and the others
-# wait for a worker meanwhile.
-LONGEST_PAUSE_BY_JOBS = 0.8
-# Of several jobs in hand the oldest is the one that ran when the worker died, if it has been for longer than workers
-# keep answers to themselves.
-CERTAIN_AFTER = 0.1
+# The same where jobs are to blame. Each of them is dead after a few crashes, so there is an end to it, and the others
+# wait for a worker meanwhile: the first few times there is no pause at all.
+LONGEST_PAUSE_BY_JOBS, NO_PAUSE_BY_JOBS = 0.8, 3
 ROLL_PATIENCE = 5.0  # a worker with a job that takes longer does not hold up the replacement of the others
 
 
@@ -63,11 +61,11 @@ class Crew:
     def slots(self) -> Iterator[Slot]:
         """All of them."""
         for lane in self._lanes.values():
-            yield from lane.slots
+            yield from lane.all_slots()
 
     def processes(self) -> Processes:
         """Its processes, from any thread."""
-        slots = [slot for lane in list(self._lanes.values()) for slot in list(lane.slots)]
+        slots = [slot for lane in list(self._lanes.values()) for slot in list(lane.all_slots())]
         zygotes = [nursery.process.pid for nursery in self.nurseries.all()]
         return Processes(zygotes, [slot.pid for slot in slots if slot.pid])
 
@@ -92,6 +90,11 @@ class Crew:
             for slot in list(self._owed):
                 self._tell_death(slot, "stopping")
             return
+        for lane in self._lanes.values():
+            lane.suspects.settle(now, lane.places)
+        for known in (self._respawn_at, self._deaths):
+            for slot in [slot for slot in known if slot.retired]:
+                del known[slot]  # it may be gone for good
         for slot in self.slots():
             if slot.channel is None:
                 self._fill(slot, now)
@@ -115,7 +118,7 @@ class Crew:
         if slot.retired or nursery.gone or now < self._respawn_at.get(slot, 0.0):
             return
         self._respawn_at.pop(slot, None)
-        channel = nursery.fork(slot.label)
+        channel = nursery.fork(slot.label, alone=slot.alone)
         slot.open(channel, nursery)
         self._selector.register(channel, selectors.EVENT_READ, lambda: self._on_channel(slot))
 
@@ -204,6 +207,7 @@ class Crew:
         if slot not in self._gone and slot.channel is not None:
             self._selector.unregister(slot.channel)
             self._gone[slot] = time.monotonic()
+            slot.lost = True
 
     def kill(self, slot: Slot, why: str, *, blameless: bool) -> None:
         """With everything its handlers started. `blameless`: it says nothing about the jobs in hand."""
@@ -234,7 +238,7 @@ class Crew:
                 self._worker_gone(slot, self._exits.pop(slot, None), since)
 
     def _worker_gone(self, slot: Slot, status: int | None, now: float) -> None:
-        """Its running jobs are released, and counted against them; the others it had are as good as new."""
+        """Bury it, and see to the jobs that it had."""
         assert slot.nursery is not None
         lane, pid = self._lanes[slot.queue], slot.pid
         if slot in self._owed:
@@ -249,37 +253,63 @@ class Crew:
             lane.forget_retired()
             return
         why = slot.killed_for or f"worker {slot.label} ({pid}) {how_it_ended(status)}"
-        blameless = slot.blameless or slot.nursery.gone
-        if not blameless:
-            lane.be_careful(now)
-        for ending in self._endings(slot, left, why, blameless, now):
-            self._ended(ending)
+        fate = self._see_to(slot, lane, left, why, now)
         lane.forget_retired()
         if self.stopping or slot.retired:
             return
         pause = 0.0 if slot.nursery.gone else self._pause(slot, young, at_work=bool(left))
         self._respawn_at[slot] = now + pause
         if left or not slot.nursery.gone:
-            self._owed[slot] = f"{why}; {counted(len(left), 'job')} released"
+            self._owed[slot] = f"{why}; {fate}"
             if pause or slot.nursery.gone:
                 self._tell_death(slot, f"worker starts {f'in {pause:.1f} s' if pause else 'again'}")
 
     def _pause(self, slot: Slot, young: bool, at_work: bool) -> float:
         """Longer with each worker that died young."""
         self._deaths[slot] = deaths = self._deaths.get(slot, 0) + 1 if young else 0
+        if at_work:
+            deaths = max(0, deaths - NO_PAUSE_BY_JOBS)
         return min(0.1 * 2**deaths, LONGEST_PAUSE_BY_JOBS if at_work else LONGEST_PAUSE) if deaths else 0.0
 
-    def _endings(self, slot: Slot, left: list[Claim], why: str, blameless: bool, now: float) -> Iterator[Ending]:
-        """What becomes of the jobs in a dead worker's hands."""
-        certain = len(left) == 1 or now - slot.head_since > CERTAIN_AFTER
-        for i, claim in enumerate(left):
-            started = slot.capacity > 1 or i == 0
-            stop = slot.stops.get(claim.id.hex)
-            if stop is not None and stop.failed:
-                yield timed_out(claim, stop, self.nurseries.current.kinds)
-            elif stop is not None:
-                yield Ending(claim, Released(stop.why))  # its row says that it is cancelled
-            elif not blameless and started and (certain or slot.capacity > 1):
-                yield Ending(claim, Released(why, crashed=True))
-            else:
-                yield Ending(claim, Released(why if started else None))
+    def _see_to(self, slot: Slot, lane: Lane, left: list[Claim], why: str, now: float) -> str:
+        """What becomes of the jobs in a dead worker's hands: in words. See `forge.master.suspects` for the rules."""
+        assert slot.nursery is not None
+        others = [claim for claim in left if claim.id.hex not in slot.stops]
+        for claim in left:
+            if (stop := slot.stops.get(claim.id.hex)) is not None:
+                self._ended(self._stopped(claim, stop))
+        most = 0 if slot.blameless else len(others) if slot.capacity > 1 else MOST_UNANSWERED + 1
+        started, rest = others[:most], others[most:]  # by now, perhaps; and certainly not
+        guilty = [claim for claim in started if self._is_guilty(slot, lane, claim, len(left) == 1, now)]
+        for claim in guilty:
+            lane.suspects.blame(claim.id)
+            self._ended(Ending(claim, Released(ZYGOTE_DIED if slot.nursery.gone else why, crashed=True)))
+        suspects = [claim for claim in started if claim not in guilty]
+        if self.stopping or lane.closing or slot.blameless:
+            for claim in (*suspects, *rest):
+                self._ended(Ending(claim, Released()))
+            return f"{counted(len(left), 'job')} released"
+        lane.suspects.add(suspects)
+        lane.take_back(rest)
+        return _fate(len(left) - len(suspects) - len(rest), len(suspects), len(rest))
+
+    @staticmethod
+    def _is_guilty(slot: Slot, lane: Lane, claim: Claim, alone: bool, now: float) -> bool:
+        assert slot.nursery is not None
+        return lane.suspects.deaths.seen_by(claim.id, slot.head_since, now) if slot.nursery.gone else alone
+
+    def _stopped(self, claim: Claim, stop: Stop) -> Ending:
+        """Of a job that was told to stop, and had to be killed."""
+        if stop.failed:
+            return timed_out(claim, stop, self.nurseries.current.kinds)
+        return Ending(claim, Released(stop.why))  # its row says that it is cancelled
+
+
+def _fate(released: int, suspects: int, unstarted: int) -> str:
+    """`1 job released`, `3 jobs run again alone, 20 jobs given to others`"""
+    parts = [
+        (released, "released"),
+        (suspects, "run again alone" if suspects != 1 else "runs again alone"),
+        (unstarted, "given to others"),
+    ]
+    return ", ".join(f"{counted(n, 'job')} {what}" for n, what in parts if n) or f"{counted(0, 'job')} released"

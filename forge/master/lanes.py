@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import random
-import time
 from collections import deque
-from collections.abc import Collection, Iterable, MutableMapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, MutableMapping, Sequence
 from uuid import UUID
 
 from forge.config import Config, QueueConfig
@@ -15,6 +14,7 @@ from forge.master import stopping
 from forge.master.pace import AHEAD, Pace
 from forge.master.scaling import Scaler
 from forge.master.slots import Slot
+from forge.master.suspects import Suspects, ZygoteDeaths
 from forge.storage.contract import LowWater
 from forge.storage.lines import Turns
 
@@ -29,9 +29,6 @@ MOST_AHEAD = 3000
 BYTES_AHEAD = 16 * 1024 * 1024  # of payloads: a thousand of the largest would be a gigabyte in each worker
 BATCH = 3000  # jobs claimed at once at most
 RECALL_AFTER = 0.05  # seconds that jobs sent ahead wait for the one that runs, while another worker is idle
-# Seconds after a worker's death in which none is sent ahead. Workers answer for short jobs in batches: of several in
-# hand it cannot be told which one killed it, of one it can.
-CAREFUL = 10.0
 # A queue is claimed from when something says that there are jobs: a wake-up, or the look at all queues that is made
 # every poll_interval. A claim that nothing asks for is made this often, and all of them together once in two seconds
 # at most: with many queues, idle ones would be most of what the database does.
@@ -41,13 +38,17 @@ CLAIM_ANYWAY = 10.0
 class Lane:
     """The claimed jobs of a queue that no worker has yet, and its workers."""
 
-    def __init__(self, queue: str, settings: QueueConfig, look_every: float) -> None:
+    def __init__(
+        self, queue: str, settings: QueueConfig, look_every: float, deaths: ZygoteDeaths | None = None
+    ) -> None:
+        """`deaths` is the pod's, for all its lanes."""
         self.queue = queue
         self.settings = settings
         self.look_every = look_every  # seconds between claims that nothing but time asks for
         self.slots: list[Slot] = []
         self.closing = False  # the queue is not served any more
         self.waiting: deque[Claim] = deque()
+        self.suspects = Suspects(queue, deaths or ZygoteDeaths())
         self.outside = 0  # places that jobs in programs take, or are to take next
         self.taken = 0  # jobs that programs have, running or waiting,
         self.more = 0  # and that may come to wait for them
@@ -58,7 +59,6 @@ class Lane:
         self.room = 0  # jobs that workers could take, at the last look
         self._look_at = 0.0  # monotonic: claim again then, woken or not
         self._held_until = 0.0  # monotonic: claim nothing before
-        self._careful_until = 0.0
         self._pace = Pace()
         self._large = 0  # bytes of the larger payloads that came of late
         self.limit = settings.max_workers  # workers that the cluster lets this pod have
@@ -67,6 +67,11 @@ class Lane:
         self.settle()
 
     # -- its workers -------------------------------------------------------------------------------------------
+
+    def all_slots(self) -> Iterator[Slot]:
+        """Those of its workers, and those of the workers that suspects run in."""
+        yield from self.slots
+        yield from self.suspects.slots
 
     @property
     def size(self) -> int:
@@ -136,13 +141,13 @@ class Lane:
     def working(self) -> int:
         """Places that workers take."""
         if self.settings.worker == "process":
-            return sum(1 for slot in self.slots if slot.in_hand)
-        return sum(len(slot.in_hand) for slot in self.slots)
+            return sum(1 for slot in self.all_slots() if slot.in_hand)
+        return sum(len(slot.in_hand) for slot in self.all_slots())
 
     @property
     def window(self) -> int:
         """Jobs a worker of processes may have in hand."""
-        if self.outside or self._careful_until > time.monotonic():
+        if self.outside:
             return 1
         return max(1, int(self._worth(AHEAD)))
 
@@ -163,10 +168,6 @@ class Lane:
         """So many have ended, after so long together."""
         self._pace.note(n, total, longest)
 
-    def be_careful(self, now: float) -> None:
-        """A worker has died by itself."""
-        self._careful_until = now + CAREFUL
-
     # -- claiming ----------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
@@ -184,7 +185,7 @@ class Lane:
     def wanted(self, now: float) -> int:
         """How many jobs to claim now."""
         window = self.window
-        room = sum(self._room_of(slot, window) for slot in self.slots)
+        room = sum(self._room_of(slot, window) for slot in self._fed(now))
         stock = int(self._worth(STOCK) * sum(slot.capacity for slot in self.slots if slot.free))
         if self.taken:
             room = max(self.more, min(room, self.places - self.working - self.taken))
@@ -198,7 +199,7 @@ class Lane:
     @property
     def takes(self) -> bool:
         """Whether a job that came now would start at once."""
-        if self.closing or self.waiting or self.outside or self.taken:
+        if self.closing or self.waiting or self.outside or self.taken or self.suspects.slots:
             return False
         return any(slot.free and len(slot.in_hand) < slot.capacity for slot in self.slots)
 
@@ -224,9 +225,13 @@ class Lane:
     def claimed(self, claims: Sequence[Claim], asked: int, found: int) -> None:
         """What it brought: `found` jobs, of which these are for workers."""
         self.claiming = False
-        self.waiting.extend(claims)
+        self.take_in(claims)
         self._large = max([self._large // 2, *(len(claim.payload) for claim in claims[::20])])
         self.busy = found >= asked
+
+    def take_in(self, claims: Sequence[Claim]) -> None:
+        """Jobs for workers: the end of the line, but who has died alone before goes to the suspects."""
+        self.waiting.extend(self.suspects.sift(claims))
 
     def next_look(self) -> float | None:
         """When it wants to claim again, monotonic; None: when something else has happened."""
@@ -238,15 +243,33 @@ class Lane:
 
     def dispatch(self, now: float) -> bool:
         """Give waiting jobs to workers, the emptiest first. Whether any was given."""
+        given = bool(self.suspects.slots) and self.suspects.dispatch(now, self.places - self.working - self.outside)
         if not self.waiting:
-            return False
+            return given
         window = self.window
-        room = {slot: n for slot in self.slots if (n := self._room_of(slot, window))}
-        left = self.places - self.working - self.outside if self.outside else len(self.waiting)
-        shares = self._shares(room, min(left, len(self.waiting)))
+        room = {slot: n for slot in self._fed(now) if (n := self._room_of(slot, window))}
+        shares = self._shares(room, min(self._places_left(now), len(self.waiting)))
         for slot, claims in shares.items():
             slot.send(claims, now)
-        return bool(shares)
+        return given or bool(shares)
+
+    def _places_left(self, now: float) -> int:
+        """Jobs that may be given to workers now, where that is not simply what they have room for."""
+        reserved = 0
+        if self.suspects.slots and self.settings.worker != "process":
+            reserved = self.suspects.places(now) - self.suspects.running
+        elif not self.outside:
+            return len(self.waiting)
+        return self.places - self.working - self.outside - reserved
+
+    def _fed(self, now: float) -> list[Slot]:
+        """Slots that are given jobs. While suspects take places in processes of their own, as many workers of one job
+        at a time get none: those that have the fewest, which are idle soon."""
+        lent = self.suspects.places(now) if self.suspects.slots and self.settings.worker == "process" else 0
+        spare = self.most - self.size
+        if lent <= spare:
+            return self.slots
+        return sorted(self.slots, key=lambda slot: len(slot.in_hand))[lent - spare :]
 
     def _shares(self, room: dict[Slot, int], left: int) -> dict[Slot, list[Claim]]:
         """Taken out of those that wait: as if each in turn went to who has the fewest, but many at a time."""
@@ -267,16 +290,25 @@ class Lane:
             room = {slot: n for slot, n in room.items() if n}
         return shares
 
+    def take_out(self) -> list[Claim]:
+        """The jobs that wait, for somebody else."""
+        found = list(self.waiting)
+        self.waiting.clear()
+        return found
+
     def take_back(self, claims: Iterable[Claim]) -> None:
         """Jobs that a worker gave back unstarted: first in line again."""
         self.waiting.extendleft(reversed(list(claims)))
 
     def cancel(self, wanted: Collection[tuple[UUID, int]], now: float) -> list[Claim]:
         """These (jobs and tokens) are to stop. Those that no worker has yet leave the lane: the answer."""
-        gone = [claim for claim in self.waiting if (claim.id, claim.token) in wanted]
-        for claim in gone:
-            self.waiting.remove(claim)
-        for slot in self.slots:
+        gone: list[Claim] = []
+        for line in (self.waiting, self.suspects.waiting):
+            found = [claim for claim in line if (claim.id, claim.token) in wanted]
+            for claim in found:
+                line.remove(claim)
+            gone += found
+        for slot in self.all_slots():
             for id, (claim, _) in slot.in_hand.items():
                 if (claim.id, claim.token) in wanted:
                     stopping.cancel(slot, id, now)
@@ -300,7 +332,9 @@ class Lane:
         return any(slot.capacity == 1 and len(slot.in_hand) > 1 and not slot.recalled for slot in self.slots)
 
 
-def arrange(lanes: MutableMapping[str, Lane], config: Config, *, serving: bool = False) -> list[Lane]:
+def arrange(
+    lanes: MutableMapping[str, Lane], config: Config, deaths: ZygoteDeaths, *, serving: bool = False
+) -> list[Lane]:
     """Lanes as the settings have them: new queues appear. Answers those of queues not named any more, which drain.
 
     `serving`: the pod does already, so that a new lane waits for its share before it has workers."""
@@ -308,7 +342,7 @@ def arrange(lanes: MutableMapping[str, Lane], config: Config, *, serving: bool =
     look_every = max(CLAIM_ANYWAY, config.poll_interval, 2.0 * len(queues))
     for name, settings in queues.items():
         if name not in lanes:
-            lanes[name] = Lane(name, settings, look_every)
+            lanes[name] = Lane(name, settings, look_every, deaths)
             if serving:
                 lanes[name].limit = 0
         lane = lanes[name]

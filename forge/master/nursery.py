@@ -40,6 +40,8 @@ class Nursery:
         self.ready = False
         self.gone = False  # seen to be; its workers go with it
         self.started_at = time.monotonic()
+        self._pinged_at: float | None = None  # monotonic: nothing has been heard since
+        self._overdue = False
         self.kinds: dict[str, dict[str, Any]] = {}
         self.unsafe: list[str] = []
         self.schedules: tuple[NewSchedule, ...] = ()  # of the configuration and of code
@@ -75,6 +77,7 @@ class Nursery:
         if not data:
             self.gone = True
             raise EOFError
+        self._pinged_at, self._overdue = None, False
         messages = [orjson.loads(line) for line in self._lines.feed(data)]
         for message in messages:
             if "failed" in message:
@@ -96,10 +99,10 @@ class Nursery:
             raise ConfigError(f'{"; ".join(self.unsafe)}; fork_safety = "warn" starts all the same')
         return [f"not safe to fork: {sentence}" for sentence in self.unsafe]
 
-    def fork(self, label: str) -> socket.socket:
-        """Ask for a worker; the answer is our end of its channel, usable at once."""
+    def fork(self, label: str, *, alone: bool = False) -> socket.socket:
+        """Ask for a worker, `alone` for one of capacity 1; the answer is our end of its channel, usable at once."""
         ours, theirs = socket.socketpair()
-        self._order(order_line("fork", label=label), [theirs.detach()])
+        self._order(order_line("fork", label=label, alone=alone), [theirs.detach()])
         return ours
 
     def exec(
@@ -108,6 +111,18 @@ class Nursery:
         """Ask for a program with these as stdin, stdout and stderr, which are the zygote's from here on. It tells
         `{"started": number, "pid": …}`, then `{"exited": pid, "status": …}` as of any child."""
         self._order(order_line("exec", number=number, argv=argv, env=env, cwd=cwd), fds)
+
+    def answers(self, now: float, within: float) -> bool:
+        """Whether it has said anything since it was asked to, `within` seconds at most; asks, if it has.
+
+        To be called now and then, with what it said read in between: a master that was itself stopped for long has
+        answers to read, so who is late is given one more look."""
+        if self._pinged_at is None:
+            self._pinged_at = now
+            self.tell("ping")
+        late = now - self._pinged_at > within
+        late, self._overdue = late and self._overdue, late
+        return not late
 
     def tell(self, order: str) -> None:
         """`retire`: no more forks, it leaves after its last child. `stacks`: it writes them to the log."""

@@ -8,8 +8,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from uuid import UUID
 
-from forge.job import Claim, Ending
+from forge.job import Claim, Ending, Released
 from forge.master.pace import AHEAD, Pace
+from forge.master.suspects import ZYGOTE_DIED, ZygoteDeaths
 
 __all__ = ["Places"]
 
@@ -22,9 +23,11 @@ MOST_AHEAD = 100
 class Places:
     """The jobs that programs have, running or waiting, and how each of them ends."""
 
-    def __init__(self, free: Callable[[str], int], finish: Callable[[Ending], None]) -> None:
+    def __init__(
+        self, free: Callable[[str], int], finish: Callable[[Ending], None], deaths: ZygoteDeaths | None = None
+    ) -> None:
         """`free` tells how many places of a queue its workers leave; `finish` is told every ending."""
-        self._free, self._finish = free, finish
+        self._free, self._finish, self._deaths = free, finish, deaths or ZygoteDeaths()
         # Told of each job that was started: since when (monotonic), and for how long it ran.
         self.ran: Callable[[Claim, float, float], None] = lambda *_: None
         self.taken: Counter[str] = Counter()  # by queue: all of them
@@ -39,17 +42,28 @@ class Places:
 
     def start(self, claim: Claim) -> bool:
         """Take a place for it; False if there is none, and then workers leave the next one free."""
+        now = time.monotonic()
+        if not self._deaths.may_start(claim.id, now):
+            return False
         if self.running[claim.queue] >= self._free(claim.queue):
             self.blocked[claim.queue] += 1
             return False
         self.running[claim.queue] += 1
-        self._started[claim.id] = time.monotonic()
+        self._started[claim.id] = now
+        self._deaths.started(claim.id, lambda: claim.id in self._started, now)
         return True
 
     def put_back(self, claim: Claim) -> None:
         """It waits again."""
         if self._started.pop(claim.id, None) is not None:
             self.running[claim.queue] -= 1
+
+    def starter_gone(self, claim: Claim) -> None:
+        """The zygote has died, and took the program along that had this job: it goes back as if never claimed. See
+        `forge.master.suspects`."""
+        now = time.monotonic()
+        certain = self._deaths.seen_by(claim.id, self._started.get(claim.id, now), now)
+        self.finish(Ending(claim, Released(ZYGOTE_DIED, crashed=True) if certain else Released()))
 
     def finish(self, ending: Ending) -> None:
         """It is no longer here."""

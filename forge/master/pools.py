@@ -19,7 +19,7 @@ from forge.job import Cancelled, Claim, Done, Ending, Failed, Outcome, Released
 from forge.master.lines import OutOfStep, outcome_of, request_line, shown
 from forge.master.nursery import how_it_ended
 from forge.master.places import Places
-from forge.master.processes import CANNOT_RUN, STARTER_GONE, Process, Recipe, Yard
+from forge.master.processes import CANNOT_RUN, Process, Recipe, Yard
 from forge.retry import DEFAULT_BACKOFF
 
 __all__ = ["Child", "Pool", "failed", "unstarted"]
@@ -177,7 +177,7 @@ class Child(Process):
         elif unseen:
             self._pool.give_again(job)
         elif self.nursery.gone:
-            self._pool.finish(Ending(job, Released(STARTER_GONE)))
+            self._pool.starter_gone(job)
         else:
             self._pool.finish(failed(job, f"{self.who} {why}, without an answer"))
 
@@ -212,7 +212,7 @@ class Pool:
     def __init__(self, name: str, config: PoolConfig, recipe: Recipe, yard: Yard, places: Places) -> None:
         self.name, self.kind = name, config.kind
         self.waiting: deque[Claim] = deque()
-        self.finish = places.finish
+        self.finish, self.starter_gone = places.finish, places.starter_gone
         self._recipe, self._timeout = recipe, config.timeout
         self._yard, self._places = yard, places
         self._seats = [_Seat(f"{name}/{n}") for n in range(config.size)]

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from forge.master.nursery import Nursery
 
-__all__ = ["CANNOT_RUN", "STARTER_GONE", "Log", "Process", "Recipe", "Yard"]
+__all__ = ["CANNOT_RUN", "Log", "Process", "Recipe", "Yard"]
 
 CANNOT_RUN = "forge: cannot run "  # what a child that could not become its program writes, see `forge.worker.exec`
 
@@ -98,9 +98,6 @@ class Yard:
         del self._living[process.number]
         self._by_pid.pop(process.pid, None)
         process._ended(status, said)
-
-
-STARTER_GONE = "the process that started it was killed"  # blameless: the job goes back as if never claimed
 
 
 class Process:

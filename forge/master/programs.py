@@ -19,6 +19,7 @@ from forge.master.nursery import Nursery
 from forge.master.places import Places
 from forge.master.pools import Child, Pool
 from forge.master.processes import Log, Recipe, Yard
+from forge.master.suspects import ZygoteDeaths
 
 __all__ = ["Programs"]
 
@@ -35,11 +36,12 @@ class Programs:
         free: Callable[[str], int],
         log: Log,
         hidden: Hidden | None = None,
+        deaths: ZygoteDeaths | None = None,
     ) -> None:
         """`free` tells how many places of a queue its workers leave. `hidden`: variables that this process has set for
-        its workers and that programs are to find as they were."""
+        its workers and that programs are to find as they were. `deaths` is the pod's."""
         self._selector, self._log, self._hidden = selector, log, dict(hidden or {})
-        self.places = Places(free, finish)
+        self.places = Places(free, finish, deaths or ZygoteDeaths())
         self._yard: Yard | None = None
         self._pools: dict[str, Pool] = {}  # by kind
         self._leaving: list[Pool] = []  # of a configuration before this one

@@ -22,6 +22,7 @@ __all__ = ["Nurseries", "new_nursery"]
 
 YOUNG = 10.0  # seconds; a zygote that dies younger makes the next one wait
 LONGEST_PAUSE = 30.0
+PING_EVERY = 5.0  # seconds between questions to a zygote whether it is there
 
 
 def new_nursery(config: Config) -> Nursery:
@@ -50,6 +51,7 @@ class Nurseries:
         self._old: set[Nursery] = set()
         self._again_at: float | None = None  # monotonic: when to try to replace a dead one
         self._deaths = 0
+        self._ping_at = 0.0  # monotonic
         self._selector, self._heard, self._settled = selector, heard, settled
         self._watch(first)
 
@@ -76,8 +78,20 @@ class Nurseries:
         """What time brings."""
         if self._coming is not None and now - self._coming[0].started_at > READY_WITHIN:
             self._failed(str(Nursery.too_slow()))
+        self._ping(now)
         if self._again_at is not None and now >= self._again_at:
             self.start(self._config)
+
+    def _ping(self, now: float) -> None:
+        """One that does not answer is stopped or stuck. It is killed, which ends its workers, and replaced."""
+        within = self._config.ready_within
+        if now < self._ping_at:
+            return
+        self._ping_at = now + min(PING_EVERY, within / 8)
+        for nursery in (self.current, *self._old):
+            if not nursery.gone and not nursery.answers(now, within / 2):
+                log(f"the zygote has not answered for {within / 2:g} s; it is killed", level=logging.ERROR)
+                nursery.kill()
 
     def flush(self) -> None:
         """Write orders that wait; be told when a zygote takes more."""

@@ -45,15 +45,18 @@ class Slot:
     """One worker as the master sees it. A worker of capacity 1 runs jobs in the order they were sent: the oldest
     unanswered one is running, the others were sent ahead. One of more capacity runs all it has."""
 
-    def __init__(self, queue: str, number: int) -> None:
+    def __init__(self, queue: str, number: int | str, *, alone: bool = False) -> None:
+        """`alone`: its worker has capacity 1, whatever the queue's workers have."""
         self.queue = queue
         self.label = f"{queue}/{number}"
+        self.alone = alone
         self.retired = False  # when the process is gone the slot goes too
         self.serial = 0  # of the process: an answer for one before it is for nobody
         self.channel: socket.socket | None = None
         self.nursery: Nursery | None = None  # that the process was forked from
         self.pid = 0
         self.ready = False  # has said hello
+        self.lost = False  # its process is gone, which has yet to be dealt with
         self.capacity = 1  # jobs it runs at the same time
         self.draining = False
         self.drained_at = 0.0
@@ -74,7 +77,7 @@ class Slot:
         self.channel, self.nursery = channel, nursery
         self.serial += 1
         self.pid, self.ready, self.capacity, self.killed_for, self.blameless = 0, False, 1, None, False
-        self.draining, self.leaving, self.recalled = False, None, False
+        self.draining, self.leaving, self.recalled, self.lost = False, None, False, False
         self.started_at = time.monotonic()
         self.stops.clear()
         self._out.clear()
@@ -83,7 +86,7 @@ class Slot:
     @property
     def free(self) -> bool:
         """Whether it may be given jobs, if there is room."""
-        return self.ready and not self.draining and self.killed_for is None
+        return self.ready and not self.draining and self.killed_for is None and not self.lost
 
     def send(self, claims: list[Claim], now: float) -> None:
         """Hand jobs over."""

@@ -37,6 +37,7 @@ from forge.master.programs import Programs
 from forge.master.questions import Desk
 from forge.master.rolling import Nurseries
 from forge.master.sharing import Sharing
+from forge.master.suspects import ZygoteDeaths
 from forge.master.telling import Sometimes, change_logs, counted, log
 from forge.master.wakes import Wakes
 from forge.master.writing import Writer
@@ -79,6 +80,7 @@ class Master:
         self._tick_at = 0.0  # monotonic: look at the clock then
         self._sometimes = Sometimes(60.0)
         self.lanes: dict[str, Lane] = {}
+        self._deaths = ZygoteDeaths()
         self._meter = Meter()
         self.presence = Presence(storage, heart, config, self._post, self._meter)
         self._clerk = Courier("clerk", self._post, patient=False)
@@ -96,7 +98,7 @@ class Master:
         self._claimer = Claimer(storage, self._post, *told)
         self._offers = Offers(storage, self.presence, self._claimer)
         self._news_pushed, self._news_listening = self._offers.came, self._offers.listening
-        self.programs = Programs(self._selector, self._writer.end, self._free_places, log, hidden)
+        self.programs = Programs(self._selector, self._writer.end, self._free_places, log, hidden, self._deaths)
         self.programs.configure(config, nursery)
         self.programs.places.ran = self._meter.ran
         self._claimer.take = self.programs.take
@@ -148,7 +150,7 @@ class Master:
                         self._tick_at = min(self._tick_at, now + (TICK_AHEAD if lane.sent_ahead else TICK))
                     if not self._writer.behind:
                         self._claimer.claim(lane, now)
-                for slot in lane.slots:
+                for slot in lane.all_slots():
                     self.crew.watch_writes(slot)
                 if serving:
                     self._offers.look(lane, self.config.heartbeat, now)
@@ -194,10 +196,12 @@ class Master:
         for lane in list(self.lanes.values()):
             lane.recall(now)
             if lane.waiting and not any(slot.channel for slot in lane.slots):
-                self._give_back(lane)  # nobody here can take them for a while
-            if lane.closing and not lane.slots and not lane.claiming:
+                self._writer.release(lane.take_out())  # nobody here can take them for a while
+            if lane.suspects.waiting and not any(slot.channel for slot in lane.suspects.slots):
+                self._writer.release(lane.suspects.take_out())  # the same
+            if lane.closing and not any(lane.all_slots()) and not lane.claiming:
                 del self.lanes[lane.queue]
-            at += [self.crew.enforce(slot, now, self.config.cancel_grace) for slot in lane.slots if slot.in_hand]
+            at += [self.crew.enforce(slot, now, self.config.cancel_grace) for slot in lane.all_slots() if slot.in_hand]
             if lane.sent_ahead:
                 at.append(now + TICK_AHEAD)
         if self.nurseries.unsettled:
@@ -209,8 +213,7 @@ class Master:
     # -- news --------------------------------------------------------------------------------------------------
 
     def _give_back(self, lane: Lane) -> None:
-        self._writer.release(lane.waiting)
-        lane.waiting.clear()
+        self._writer.release([*lane.take_out(), *lane.suspects.take_out()])
 
     def _due_again(self, queue: str, seconds: float) -> None:
         if queue in self.lanes:
@@ -271,13 +274,14 @@ class Master:
         self.programs.lost()
         for lane in self.lanes.values():
             lane.waiting.clear()
+            lane.suspects.waiting.clear()
         self.crew.forget("the pod had been taken for dead")
 
     # -- settings ----------------------------------------------------------------------------------------------
 
     def _make_lanes(self, *, serving: bool = False) -> None:
         self._claimer.unknown_kind_ttl, self.crew.ready_within = self.config.unknown_kind_ttl, self.config.ready_within
-        for lane in arrange(self.lanes, self.config, serving=serving):
+        for lane in arrange(self.lanes, self.config, self._deaths, serving=serving):
             self._give_back(lane)
             self.programs.give_back(lane.queue)
 
@@ -354,7 +358,7 @@ class Master:
         self._offers.close()
         for lane in self.lanes.values():
             self._give_back(lane)
-            for slot in lane.slots:
+            for slot in lane.all_slots():
                 slot.drain()
         self._until(self._drained)
         self.crew.kill_all()

@@ -30,7 +30,7 @@ from forge.app.registry import Owner
 from forge.config.model import QueueConfig
 from forge.job import Cancelled, Claim, Ending, Failed, Released
 from forge.logs import current_job, write_stacks
-from forge.protocol import MAX_LINE, line_of, reply_line, within_limit
+from forge.protocol import MAX_LINE, MOST_UNANSWERED, line_of, reply_line, within_limit
 from forge.worker.asking import MasterLink
 from forge.worker.line import Line
 from forge.worker.reading import Reading
@@ -39,7 +39,7 @@ from forge.worker.runners import Seat, make_runner
 
 __all__ = ["StartFailed", "Worker"]
 
-GATHERED = 500  # replies sent at once at most,
+GATHERED = MOST_UNANSWERED  # replies sent at once at most,
 GATHER_SECONDS = 0.005  # and none waits longer than this for the next job to end,
 TICK = 50  # or longer than these milliseconds if that takes long. A job that does shows in the process title.
 

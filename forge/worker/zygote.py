@@ -8,6 +8,7 @@ after the imports says so, or names what a module has left running.
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import gc
 import logging
 import os
@@ -116,17 +117,23 @@ class Zygote:
             self._retired = True
         elif order["do"] == "fork":
             label = order["label"]
-            self._fork(label, order.get("queue") or label.rpartition("/")[0], fds.pop(0))
+            self._fork(label, label.rpartition("/")[0], fds.pop(0), alone=bool(order.get("alone")))
         elif order["do"] == "exec":
             self._exec(order, [fds.pop(0) for _ in range(3)])
         elif order["do"] == "stacks":
             logs.write_stacks("the zygote")
+        elif order["do"] == "ping":
+            self._say(pong=True)
 
-    def _fork(self, label: str, queue: str, fd: int) -> None:
+    def _fork(self, label: str, queue: str, fd: int, *, alone: bool) -> None:
+        """A worker of the queue; `alone`: one that runs a single job at a time."""
+        settings = self._config.queues.get(queue, QueueConfig())
+        if alone:
+            settings = dataclasses.replace(settings, concurrency=1)
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
-            _become_worker(parent, lambda: _worker(label, queue, fd, self._config, self._known), self._control)
+            _become_worker(parent, lambda: _worker(label, settings, fd, self._config, self._known), self._control)
         os.close(fd)
         self._children.add(pid)
         self._say(forked=label, pid=pid)
@@ -188,14 +195,14 @@ def _kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def _worker(label: str, queue: str, fd: int, settings: config.Config, known: Known) -> Worker:
-    """In the child: a worker of this queue, with its settings."""
+def _worker(label: str, queue: QueueConfig, fd: int, settings: config.Config, known: Known) -> Worker:
+    """In the child: a worker of a queue with these settings."""
     logs.setup(settings.logging, label)
     return Worker(
         label,
         socket.socket(fileno=fd),
         known.handlers,
-        settings.queues.get(queue, QueueConfig()),
+        queue,
         apps=known.apps,
         give_up_after=settings.unknown_kind_ttl,
     )

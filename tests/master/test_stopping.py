@@ -240,21 +240,23 @@ def test_a_job_that_ignores_its_timeout_costs_its_neighbours_no_attempt(project:
     eventually(lambda: not alive(worker))
     (project.folder / "go").touch()
     assert other.result(timeout=30) == "go"
-    assert (other.job().attempts, other.job().crashes) == (1, 0)
+    assert (other.job().attempts, other.job().crashes, other.job().errors) == (1, 0, ())
     assert late.job().crashes == 0
 
 
-def test_all_jobs_that_ran_in_a_worker_that_died_count_it_as_a_crash(project: Project) -> None:
-    project.settings(THREADS)
+def test_a_job_given_back_for_a_cancelled_neighbour_carries_nothing_of_it(project: Project) -> None:
+    project.settings(IO)
     project.start()
-    jobs = [enqueue(project, "tasks.wait_for", {"args": ["go"], "kwargs": {}}) for _ in range(3)]
-    eventually(lambda: len(project.events("START")) == 3)
-    killer = enqueue(project, "tasks.die_once", {"args": [1], "kwargs": {}})
-    assert killer.result(timeout=30) == "survived"
+    other = enqueue(project, "awaiting", "go", max_attempts=1)
+    worker = pid_of(project, "go")
+    cancelled = enqueue(project, "stubborn", max_attempts=1)
+    eventually(lambda: len(project.events("START")) == 2)
+    cancelled.cancel()
+    eventually(lambda: cancelled.status == Status.CANCELLED)
+    eventually(lambda: not alive(worker))
     (project.folder / "go").touch()
-    assert [job.result(timeout=30) for job in jobs] == ["went"] * 3
-    assert {job.job().crashes for job in jobs} == {1}
-    assert {job.job().attempts for job in jobs} == {1}
+    assert other.result(timeout=30) == "go"
+    assert (other.job().attempts, other.job().crashes, other.job().errors) == (1, 0, ())
 
 
 def test_a_cancelled_job_in_a_thread_stops_alone(project: Project) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,12 @@ def kept(ctx: Context, payload: Any) -> None:
     while not ctx.cancelled:
         time.sleep(0.01)
     ctx.raise_if_cancelled()
+
+
+@app.handler("poison")
+def poison(_ctx: Context, _payload: Any) -> None:
+    """Kills its worker."""
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 @app.task(name="typed", keep_result=False)

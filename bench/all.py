@@ -59,6 +59,8 @@ RUNS = (
     Run("fastpath", "", ""),
     Run("xmin", "", "--jobs 5000 --rounds 1"),
     Run("poison", "", "--jobs 5000 --rounds 1"),
+    Run("ledger", "--jobs 30000", "--jobs 2000"),
+    Run("ledger", "--jobs 30000 --backend sqlite", "--jobs 2000 --backend sqlite"),
     Run("backlog", "--rounds 1", "--jobs 20000 --rounds 1"),
     Run("memory", "--jobs 300000", "--jobs 5000 --more 2"),
     Run("idle", "", "--seconds 2 --jobs 100"),

@@ -80,7 +80,8 @@ def main() -> None:
                 bar.at(i)
         seconds = time.perf_counter() - started
         _, again = made.board.count(n)
-        lost = cancels.missing + int(db.value("select count(*) from job_history where status <> 'cancelled'"))
+        others = f"select count(*) from {db.prefix}job_history where status <> 'cancelled'"
+        lost = cancels.missing + int(db.value(others))
     seen, stored = percentiles(cancels.seen), percentiles(cancels.stored, "stored_")
     table(("ms", "p50", "p95", "p99"), [("seen by the handler", *seen.values()), ("stored", *stored.values())])
     finish(

@@ -44,6 +44,7 @@ class Ground(abc.ABC):
     backend: str
     url: str
     storage: Storage
+    prefix: str  # of forge's tables
     server: str | None = None  # PostgreSQL's version
 
     def fill(self, jobs: Iterable[NewJob]) -> None:
@@ -65,27 +66,28 @@ class Ground(abc.ABC):
 
     @abc.abstractmethod
     def value(self, sql: str) -> Any:
-        """The one value that a query answers, without naming a schema."""
+        """The one value that a query answers."""
 
     def anything_left(self) -> bool:
         """Whether a job has not ended."""
-        return bool(self.value("select exists (select 1 from job)"))
+        return bool(self.value(f"select exists (select 1 from {self.prefix}job)"))
 
     def live(self) -> int:
         """Jobs that have not ended."""
-        return int(self.value("select count(*) from job"))
+        return int(self.value(f"select count(*) from {self.prefix}job"))
 
     def done(self) -> int:
         """Jobs in history that ended well."""
-        return int(self.value("select count(*) from job_history where status = 'done'"))
+        return int(self.value(f"select count(*) from {self.prefix}job_history where status = 'done'"))
 
     def is_done(self, id: UUID) -> bool:
         """Whether this one did."""
-        return bool(self.value(f"select exists (select 1 from job_history where id = {self.quoted(id)})"))
+        return bool(self.value(f"select exists (select 1 from {self.prefix}job_history where id = {self.quoted(id)})"))
 
     def exists(self, id: UUID) -> bool:
         """Whether it was ever stored."""
-        return self.is_done(id) or bool(self.value(f"select exists (select 1 from job where id = {self.quoted(id)})"))
+        live = f"select exists (select 1 from {self.prefix}job where id = {self.quoted(id)})"
+        return self.is_done(id) or bool(self.value(live))
 
     @abc.abstractmethod
     def quoted(self, id: UUID) -> str:
@@ -112,6 +114,7 @@ class PostgresGround(Ground):
     """On a server."""
 
     backend = "postgres"
+    prefix = "forge."
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -166,6 +169,7 @@ class SqliteGround(Ground):
     """On a file."""
 
     backend = "sqlite"
+    prefix = "forge_"
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -178,10 +182,10 @@ class SqliteGround(Ground):
 
     def hold(self) -> None:
         self.storage.set_queue("default")
-        self._conn.execute("update queue set throttled_until = 4000000000000000 where name = 'default'")
+        self._conn.execute("update forge_queue set throttled_until = 4000000000000000 where name = 'default'")
 
     def go(self) -> None:  # whoever listens sees that the file has changed
-        self._conn.execute("update queue set throttled_until = null where name = 'default'")
+        self._conn.execute("update forge_queue set throttled_until = null where name = 'default'")
 
     def reset(self) -> None:
         self._raw.clear()
@@ -196,7 +200,7 @@ class SqliteGround(Ground):
     def snapshot_held(self) -> Iterator[None]:
         conn = apsw.Connection(str(self.path))
         conn.execute("begin")
-        conn.execute("select count(*) from queue").fetchall()
+        conn.execute("select count(*) from forge_queue").fetchall()
         yield
         conn.execute("rollback")
         conn.close()

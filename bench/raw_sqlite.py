@@ -18,19 +18,19 @@ COLUMNS = """id, run_at, enqueued_at, claimed_at, claim, timeout, unique_for, ke
     max_attempts, crashes, queue, kind, payload, dedupe_key, tags, errors"""
 
 CLAIM = """
-update job set status = 'in_progress', attempts = attempts + 1, claim = 1, claimed_at = ?1
- where rowid in (select rowid from job
+update forge_job set status = 'in_progress', attempts = attempts + 1, claim = 1, claimed_at = ?1
+ where rowid in (select rowid from forge_job
                   where queue = 'default' and line is null and status in ('pending', 'failed') and priority = 0
                     and run_at <= ?1 order by run_at, id limit ?2)
 returning rowid, id, kind, payload, attempts"""
 
 MOVE = f"""
-insert into job_history ({COLUMNS}, status, finished_at)
-select {COLUMNS}, 'done', ?1 from job where rowid in (select value from json_each(?2))"""
+insert into forge_job_history ({COLUMNS}, status, finished_at)
+select {COLUMNS}, 'done', ?1 from forge_job where rowid in (select value from json_each(?2))"""
 
-INSERT = "insert into job (id, run_at, enqueued_at, queue, kind, payload) values (?, ?, ?, ?, ?, ?)"
+INSERT = "insert into forge_job (id, run_at, enqueued_at, queue, kind, payload) values (?, ?, ?, ?, ?, ?)"
 
-REMOVE = "delete from job where rowid in (select value from json_each(?1))"
+REMOVE = "delete from forge_job where rowid in (select value from json_each(?1))"
 
 
 class RawSqlite:
@@ -45,8 +45,8 @@ class RawSqlite:
 
     def clear(self) -> None:
         """Empty tables and an empty log."""
-        self._conn.execute("delete from job")
-        self._conn.execute("delete from job_history")
+        self._conn.execute("delete from forge_job")
+        self._conn.execute("delete from forge_job_history")
         self._conn.execute("pragma wal_checkpoint(truncate)")
 
     def fill(self, ids: Sequence[UUID]) -> None:
@@ -84,7 +84,7 @@ class RawSqlite:
 
     def ended(self) -> int:
         """Jobs in history."""
-        (count,) = next(iter(self._conn.execute("select count(*) from job_history")))
+        (count,) = next(iter(self._conn.execute("select count(*) from forge_job_history")))
         return int(count)
 
     def close(self) -> None:

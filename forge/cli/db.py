@@ -72,7 +72,7 @@ def print_sql(cli: Cli) -> int:
 
 def sql_script(dialect: str, schema: str, after: int = 0) -> str:
     """The migrations behind number `after`, with the rows by which forge knows that they were applied."""
-    name = f"{schema}.migration" if dialect == "postgres" else "migration"
+    name = f"{schema}.migration" if dialect == "postgres" else "forge_migration"
     now = "now()" if dialect == "postgres" else "strftime('%s', 'now') * 1000000"
     parts = ["begin;"]
     for number, title, sql in migrations(dialect, schema):

@@ -118,7 +118,7 @@ def test_an_empty_file_has_no_schema(path: Path, driver: DriverName) -> None:
 
 
 def test_a_schema_from_the_future_says_to_upgrade(apsw_storage: SqliteStorage, path: Path) -> None:
-    elsewhere(path, "conn.execute(\"insert into migration values (700, 'later', 0)\")")
+    elsewhere(path, "conn.execute(\"insert into forge_migration values (700, 'later', 0)\")")
     with pytest.raises(SchemaError, match=r"this release knows schema \d+, the database has 700: upgrade forge"):
         apsw_storage.check_schema()
 
@@ -171,7 +171,7 @@ def test_ten_processes_may_migrate_at_once(path: Path, driver: DriverName) -> No
 
 
 def test_a_migration_that_fails_leaves_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = ((1, "jobs", "create table job (id);\ncreate table job (id);"),)
+    broken = ((1, "jobs", "create table forge_job (id);\ncreate table forge_job (id);"),)
     monkeypatch.setattr("forge.storage.sqlite.schema.migrations", lambda _: broken)
     with SqliteStorage(f"sqlite:///{path}") as storage:
         with pytest.raises(DatabaseError):

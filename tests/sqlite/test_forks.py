@@ -66,7 +66,7 @@ def test_threads_and_processes_write_together_and_nothing_says_locked(storage: S
 def test_an_interrupted_transaction_leaves_the_connection_usable(storage: SqliteStorage) -> None:
     def interrupted() -> None:
         with storage._writer.writing() as (conn, _):
-            conn.rows("insert into queue (name) values ('half')")
+            conn.rows("insert into forge_queue (name) values ('half')")
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -138,7 +138,7 @@ def test_a_child_forked_without_hooks_refuses_the_file_and_leaves_the_connection
     for verb in (lambda: storage.enqueue(some_jobs(1)), storage.counts, lambda: storage.listen().wait(0)):
         with pytest.raises(DatabaseError, match="close the storage before the fork"):
             verb()
-    assert inherited.rows("select count(*) from job") == [(1,)]
+    assert inherited.rows("select count(*) from forge_job") == [(1,)]
     inherited.close()
 
 
@@ -172,7 +172,7 @@ def test_a_fork_from_within_a_verb_does_not_wait_for_itself(storage: SqliteStora
     """As a signal handler may do."""
     with storage._writer.writing() as (conn, _):
         assert in_child(lambda: None) == 0
-        assert conn.change("insert into queue (name) values ('q')") == 1
+        assert conn.change("insert into forge_queue (name) values ('q')") == 1
     assert list(storage.queues()) == ["q"]
 
 

@@ -56,9 +56,10 @@ def check_whole(path: Path) -> None:
     found = elsewhere(
         path,
         "print(*conn.execute('pragma integrity_check').fetchone(),"
-        "conn.execute('select count(*) from job where id in (select id from job_history)').get,"
-        "conn.execute(\"select count(*) from job where (status = 'in_progress') <> (claim is not null)\").get,"
-        "conn.execute('select count(*) from job_key k full join (select * from job where dedupe_key is not null) j"
+        "conn.execute('select count(*) from forge_job where id in (select id from forge_job_history)').get,"
+        "conn.execute(\"select count(*) from forge_job where (status = 'in_progress') <> (claim is not null)\").get,"
+        "conn.execute('select count(*) from forge_job_key k"
+        " full join (select * from forge_job where dedupe_key is not null) j"
         " on k.key = j.dedupe_key and k.job_id = j.id where k.key is null or j.id is null').get)",
     )
     assert found == "ok 0 0 0"

@@ -14,45 +14,45 @@ from forge.storage.statements import load_queries
 from .helpers import in_child, some_jobs
 
 MISLEADING = [  # as if every index but the wrong one found the whole table
-    ("job", "job_claim", "1000000 1000000 1000000 1000000 1000000"),
-    ("job", "job_line", "1000000 1000000 1000000 1000000 1000000 1000000"),
-    ("job", "job_line_due", "1000000 1000000 1000000"),
-    ("job", "job_slot", "1000000 1000000 1000000"),
-    ("job", "job_claimed", "1000000 1"),
-    ("job", "job_cancel", "1000000 1"),
-    ("job", "sqlite_autoindex_job_1", "1000000 1"),
-    ("job_history", "job_history_finished", "1000000 1000000"),
-    ("job_history", "job_history_unhappy", "1000000 1000000"),
+    ("forge_job", "forge_job_claim", "1000000 1000000 1000000 1000000 1000000"),
+    ("forge_job", "forge_job_line", "1000000 1000000 1000000 1000000 1000000 1000000"),
+    ("forge_job", "forge_job_line_due", "1000000 1000000 1000000"),
+    ("forge_job", "forge_job_slot", "1000000 1000000 1000000"),
+    ("forge_job", "forge_job_claimed", "1000000 1"),
+    ("forge_job", "forge_job_cancel", "1000000 1"),
+    ("forge_job", "sqlite_autoindex_forge_job_1", "1000000 1"),
+    ("forge_job_history", "forge_job_history_finished", "1000000 1000000"),
+    ("forge_job_history", "forge_job_history_unhappy", "1000000 1000000"),
 ]
 PLANS = {
-    "next_priority": ["SEARCH job USING INDEX job_claim (queue=? AND priority>?)"],
+    "next_priority": ["SEARCH forge_job USING INDEX forge_job_claim (queue=? AND priority>?)"],
     "claim": [
-        "SEARCH job USING INTEGER PRIMARY KEY (rowid=?)",
-        "SEARCH job USING INDEX job_claim (queue=? AND priority=? AND run_at<?)",
+        "SEARCH forge_job USING INTEGER PRIMARY KEY (rowid=?)",
+        "SEARCH forge_job USING INDEX forge_job_claim (queue=? AND priority=? AND run_at<?)",
     ],
-    "rowids": ["SCAN t VIRTUAL TABLE INDEX 1:", "SEARCH j USING INDEX sqlite_autoindex_job_1 (id=?)"],
-    "finalize_done": ["SEARCH job USING INTEGER PRIMARY KEY (rowid=?)"],
-    "remove_batch": ["SEARCH job USING INTEGER PRIMARY KEY (rowid=?)"],
-    "keep_result": ["SEARCH job_history USING INDEX sqlite_autoindex_job_history_1 (id=?)"],
-    "claimed_job": ["SEARCH job USING INDEX sqlite_autoindex_job_1 (id=?)"],
-    "progress": ["SEARCH job USING INDEX sqlite_autoindex_job_1 (id=?)"],
-    "first_due": ["SEARCH job USING INDEX job_claim (queue=? AND priority=?)"],
-    "give_back": ["SEARCH job USING INDEX sqlite_autoindex_job_1 (id=?)"],
-    "claims_of_pod": ["SEARCH job USING INDEX job_claimed (claim>? AND claim<?)"],
-    "cancel_requests": ["SEARCH job USING INDEX job_cancel (claim>? AND claim<?)"],
-    "list_live": ["SEARCH job USING INDEX sqlite_autoindex_job_1 (id<?)"],
-    "list_ended": ["SEARCH job_history USING INDEX sqlite_autoindex_job_history_1 (id<?)"],
-    "list_unhappy": ["SEARCH job_history USING INDEX job_history_unhappy (id<?)"],
-    "first_lined_due": ["SEARCH job USING INDEX job_line_due (queue=?)"],
-    "lines_open": ["SEARCH job EXISTS USING INDEX job_line_due (queue=? AND run_at<?)"],
+    "rowids": ["SCAN t VIRTUAL TABLE INDEX 1:", "SEARCH j USING INDEX sqlite_autoindex_forge_job_1 (id=?)"],
+    "finalize_done": ["SEARCH forge_job USING INTEGER PRIMARY KEY (rowid=?)"],
+    "remove_batch": ["SEARCH forge_job USING INTEGER PRIMARY KEY (rowid=?)"],
+    "keep_result": ["SEARCH forge_job_history USING INDEX sqlite_autoindex_forge_job_history_1 (id=?)"],
+    "claimed_job": ["SEARCH forge_job USING INDEX sqlite_autoindex_forge_job_1 (id=?)"],
+    "progress": ["SEARCH forge_job USING INDEX sqlite_autoindex_forge_job_1 (id=?)"],
+    "first_due": ["SEARCH forge_job USING INDEX forge_job_claim (queue=? AND priority=?)"],
+    "give_back": ["SEARCH forge_job USING INDEX sqlite_autoindex_forge_job_1 (id=?)"],
+    "claims_of_pod": ["SEARCH forge_job USING INDEX forge_job_claimed (claim>? AND claim<?)"],
+    "cancel_requests": ["SEARCH forge_job USING INDEX forge_job_cancel (claim>? AND claim<?)"],
+    "list_live": ["SEARCH forge_job USING INDEX sqlite_autoindex_forge_job_1 (id<?)"],
+    "list_ended": ["SEARCH forge_job_history USING INDEX sqlite_autoindex_forge_job_history_1 (id<?)"],
+    "list_unhappy": ["SEARCH forge_job_history USING INDEX forge_job_history_unhappy (id<?)"],
+    "first_lined_due": ["SEARCH forge_job USING INDEX forge_job_line_due (queue=?)"],
+    "lines_open": ["SEARCH forge_job EXISTS USING INDEX forge_job_line_due (queue=? AND run_at<?)"],
     "next_head": [
-        "SEARCH job USING INDEX job_line (queue=? AND line=? AND priority>?)",
-        "SEARCH job USING INDEX job_line (queue=? AND line>?)",
+        "SEARCH forge_job USING INDEX forge_job_line (queue=? AND line=? AND priority>?)",
+        "SEARCH forge_job USING INDEX forge_job_line (queue=? AND line>?)",
     ],
-    "slots_taken": ["SEARCH job USING COVERING INDEX job_slot (concurrency_key=? AND slot>?)"],
-    "due_in_line": ["SEARCH job USING INDEX job_line (queue=? AND line=? AND priority=? AND run_at<?)"],
-    "claim_in_line": ["SEARCH job USING INTEGER PRIMARY KEY (rowid=?)"],
-    "prune_walk": ["SEARCH h USING INDEX job_history_finished (finished_at>? AND finished_at<?)"],
+    "slots_taken": ["SEARCH forge_job USING COVERING INDEX forge_job_slot (concurrency_key=? AND slot>?)"],
+    "due_in_line": ["SEARCH forge_job USING INDEX forge_job_line (queue=? AND line=? AND priority=? AND run_at<?)"],
+    "claim_in_line": ["SEARCH forge_job USING INTEGER PRIMARY KEY (rowid=?)"],
+    "prune_walk": ["SEARCH h USING INDEX forge_job_history_finished (finished_at>? AND finished_at<?)"],
 }
 
 
@@ -73,7 +73,7 @@ def test_hot_statements_go_by_their_index_whatever_the_statistics_say(
         query = getattr(queries, name)
         found = conn.execute(f"explain query plan {query.sql}", dict.fromkeys(query.names, 1)).fetchall()
         steps = [str(row[3]) for row in found]
-        assert not [step for step in steps if step.startswith("SCAN job") or "TEMP B-TREE" in step], (name, steps)
+        assert not [step for step in steps if step.startswith("SCAN forge_job") or "TEMP B-TREE" in step], (name, steps)
         assert [step for step in steps if step in expected] == expected, (name, steps)
     conn.close()
 

@@ -235,7 +235,7 @@ def sql(url: str, statement: str) -> list[tuple[Any, ...]]:
     """Run a statement as written for both: `{job}` stands for forge's table of that name."""
     if is_sqlite(url):
         with _sqlite(url) as conn:
-            return list(conn.execute(statement.format(**{table: table for table in TABLES})))
+            return list(conn.execute(statement.format(**{table: f"forge_{table}" for table in TABLES})))
     with psycopg.connect(url, autocommit=True) as pg:
         cursor = pg.execute(statement.format(**{table: f"forge.{table}" for table in TABLES}).encode())
         return cursor.fetchall() if cursor.description else []
@@ -279,7 +279,9 @@ def columns(url: str) -> dict[str, set[str]]:
     """Every table of forge's and its columns."""
     if is_sqlite(url):
         every = "select m.name, c.name from sqlite_schema m, pragma_table_info(m.name) c where m.type = 'table'"
-        found = [pair for pair in sql(url, every) if not pair[0].startswith("sqlite_")]
+        named = [(table, column) for table, column in sql(url, every) if not table.startswith("sqlite_")]
+        found = [(table.removeprefix("forge_"), column) for table, column in named if table.startswith("forge_")]
+        assert len(found) == len(named), "every table of forge's says so, in a file that is the user's"
     else:
         found = sql(url, "select table_name, column_name from information_schema.columns where table_schema = 'forge'")
     tables: dict[str, set[str]] = {}

@@ -226,19 +226,19 @@ def table_reads(url: str) -> tuple[int, int]:
 
 SQLITE_PENDING = """
 with recursive i(i) as (select 1 union all select i + 1 from i where i < ?)
-insert into job (id, queue, kind, payload, priority, run_at, enqueued_at)
+insert into forge_job (id, queue, kind, payload, priority, run_at, enqueued_at)
 select cast(printf('%016d', i) as blob), iif(i % 4 = 0, 'other', 'default'), 'k', '{}', i % 3,
        iif(i % 3 = 0, 4000000000000000, 1000000000000000) + i, 0 from i"""
 
 SQLITE_LINED = """
 with recursive i(i) as (select 1 union all select i + 1 from i where i < ?)
-insert into job (id, queue, kind, payload, priority, run_at, enqueued_at, line)
+insert into forge_job (id, queue, kind, payload, priority, run_at, enqueued_at, line)
 select cast(printf('l%015d', i) as blob), 'lined', 'k', '{}', i / 2 % 2,
        iif(i / 2 % 2 = 0, 4000000000000000, 1000000000000000) + i, 0, iif(i % 2, '||one', '||' || (i / 20)) from i"""
 
 SQLITE_FINISHED = """
 with recursive i(i) as (select 1 union all select i + 1 from i where i < ?)
-insert into job_history (id, run_at, enqueued_at, finished_at, timeout, status, priority, attempts, max_attempts,
+insert into forge_job_history (id, run_at, enqueued_at, finished_at, timeout, status, priority, attempts, max_attempts,
                          crashes, queue, kind, payload)
 select cast(printf('h%015d', i) as blob), i, 0, i, 600, 'done', 0, 1, 5, 0, 'default', 'k', '{}' from i"""
 
@@ -268,8 +268,8 @@ def test_on_sqlite_a_claim_among_a_million_takes_no_more_steps_than_among_a_thou
             with storage._writer.writing() as (conn, _):
                 if not taken:
                     conn.rows("analyze")  # of almost nothing: soon wrong by a factor of a thousand
-                conn.rows("delete from job")
-                conn.rows("delete from job_history")
+                conn.rows("delete from forge_job")
+                conn.rows("delete from forge_job_history")
                 conn.rows(SQLITE_PENDING, (size,))
                 conn.rows(SQLITE_FINISHED, (size,))
                 conn.rows(SQLITE_LINED, (max(size // 5, 4_000),))

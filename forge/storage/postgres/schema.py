@@ -1,8 +1,10 @@
-"""Migrations on PostgreSQL: numbered, additive, each in one transaction with the row that records it."""
+"""Migrations on PostgreSQL: numbered, additive, and all that are missing are applied in one transaction."""
 
 from __future__ import annotations
 
-from forge.errors import SchemaError
+import psycopg
+
+from forge.errors import DatabaseError, SchemaError
 from forge.storage.contract import SchemaState
 from forge.storage.postgres.connection import Connection, Database
 from forge.storage.statements import load_queries, migrations
@@ -31,18 +33,25 @@ def state(db: Database) -> SchemaState:
 
 
 def migrate(db: Database) -> list[tuple[int, str]]:
-    """Apply what is missing. Callers queue up on an advisory lock that ends with the transaction."""
+    """Apply what is missing, all of it or nothing. Callers queue up on an advisory lock that ends with the
+    transaction."""
+    with db.connect() as conn:
+        try:
+            with conn.transaction():
+                return _apply(conn, db.schema)
+        except psycopg.Error as e:
+            reason = str(e).strip().partition("\n")[0]
+            raise DatabaseError(f"the migration failed and has changed nothing: {reason}") from e
+
+
+def _apply(conn: Connection, schema: str) -> list[tuple[int, str]]:
+    conn.execute("select pg_advisory_xact_lock(%s)", (_LOCK,))
+    current = _current(conn, schema)
     applied = []
-    for number, title, sql in migrations("postgres", db.schema):
-        with db.connect() as conn, conn.transaction():
-            conn.execute("select pg_advisory_xact_lock(%s)", (_LOCK,))
-            if _current(conn, db.schema) >= number:
-                continue
+    for number, title, sql in migrations("postgres", schema):
+        if number > current:
             conn.execute(sql)
-            conn.execute(
-                f"insert into {db.schema}.migration (number, title) values (%s, %s)",
-                (number, title),
-            )
+            conn.execute(f"insert into {schema}.migration (number, title) values (%s, %s)", (number, title))
             applied.append((number, title))
     return applied
 

@@ -19,6 +19,7 @@ from urllib.parse import parse_qsl
 
 from forge.errors import ConfigError, DatabaseError, ForgeError, SchemaError, UsageError
 from forge.storage.sqlite.drivers import DRIVERS, ERRORS, Connection, DriverName, code_of
+from forge.storage.statements import load_queries
 
 __all__ = ["Database", "Handle", "parse_url"]
 
@@ -96,11 +97,8 @@ class Database:
             except ERRORS as e:
                 raise self.explain(e) from e
         try:
-            # Not persistent until the first connection has done it; a no-op for the others. SQLite asks no busy handler
-            # here, which is one reason to wait outside of it.
-            mode = self.patiently(lambda: conn.rows("pragma journal_mode = wal"))[0][0]
-            if mode != "wal":
-                raise DatabaseError(f"{self.path}: no write-ahead logging is possible there; move it to a local disk")
+            if self.patiently(lambda: conn.rows("pragma journal_mode"))[0][0] != "wal" and self._has_tables(conn):
+                self.use_log(conn)
             for setting in _SETTINGS:
                 conn.rows(setting)
         except BaseException as e:
@@ -109,6 +107,17 @@ class Database:
                 raise self.explain(e) from e
             raise
         return conn
+
+    def use_log(self, conn: Connection) -> None:
+        """Switch the file to write-ahead logging, for good. A file without forge's tables is left in the mode it has: a
+        migration that fails has changed nothing."""
+        # SQLite asks no busy handler here, which is one reason to wait outside of it.
+        mode = self.patiently(lambda: conn.rows("pragma journal_mode = wal"))[0][0]
+        if mode != "wal":
+            raise DatabaseError(f"{self.path}: no write-ahead logging is possible there; move it to a local disk")
+
+    def _has_tables(self, conn: Connection) -> bool:
+        return bool(self.patiently(lambda: conn.rows(load_queries("sqlite").schema_exists.sql))[0][0])
 
     def _create(self) -> None:
         """Make the empty file; SQLite gives -wal and -shm the same mode."""
@@ -226,6 +235,20 @@ class Handle:
                 raise
             self._db.patiently(lambda: conn.rows("begin immediate"))
 
+    def commit(self, conn: Connection) -> None:
+        """End it. Only before a file has its log can a reader be in the way, and the transaction is whole then."""
+        try:
+            conn.rows("commit")
+        except ERRORS as e:
+            if code_of(e) != _BUSY:
+                raise
+            self._db.patiently(lambda: conn.rows("commit"))
+
+    def use_log(self) -> None:
+        """Switch the file to write-ahead logging."""
+        with self.use() as conn:
+            self._db.use_log(conn)
+
     def explain(self, e: Exception) -> ForgeError:
         """The error for people."""
         return self._db.explain(e)
@@ -298,7 +321,7 @@ class _Writing(contextlib.AbstractContextManager[tuple[Connection, int]]):
         try:
             try:
                 if kind is None:
-                    self._conn.rows("commit")
+                    self._handle.commit(self._conn)
             finally:
                 if self._conn.in_transaction():  # a full disk, for one, has rolled back already
                     self._conn.rows("rollback")

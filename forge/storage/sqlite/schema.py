@@ -1,4 +1,4 @@
-"""Migrations on SQLite: numbered, additive, each in one transaction with the row that records it."""
+"""Migrations on SQLite: numbered, additive, and all that are missing are applied in one transaction."""
 
 from __future__ import annotations
 
@@ -22,17 +22,21 @@ def state(db: Database, handle: Handle) -> SchemaState:
 
 
 def migrate(handle: Handle, now: int) -> list[tuple[int, str]]:
-    """Apply what is missing. Callers take turns by SQLite's write lock, and each looks again once it is its turn."""
+    """Apply what is missing, all of it or nothing. Callers take turns by SQLite's write lock, and each looks again once
+    it is its turn. The file is switched to write-ahead logging behind that: a failure changes nothing in it."""
     queries = load_queries("sqlite")
     applied = []
-    for number, title, sql in migrations("sqlite"):
-        with handle.writing(create=True) as (conn, _):
-            if _current(conn) >= number:
-                continue
-            for statement in _statements(sql):
-                conn.rows(statement)
-            conn.rows(queries.record_migration.sql, {"number": number, "title": title, "now": now})
-            applied.append((number, title))
+    with handle.writing(create=True) as (conn, _):
+        current = _current(conn)
+        if current == 0 and conn.rows(queries.unprefixed_tables.sql)[0][0]:
+            raise SchemaError(f"{handle.path} has the tables of a forge before 0.1; make a new file")
+        for number, title, sql in migrations("sqlite"):
+            if number > current:
+                for statement in _statements(sql):
+                    conn.rows(statement)
+                conn.rows(queries.record_migration.sql, {"number": number, "title": title, "now": now})
+                applied.append((number, title))
+    handle.use_log()
     return applied
 
 

@@ -2,17 +2,17 @@
 -- Ids are the 16 bytes of a UUID, times are microseconds since 1970 UTC, lists and payloads are JSON text, and a
 -- statement ends at a line that ends in a semicolon.
 
-create table migration (
+create table forge_migration (
     number     integer primary key,
     title      text not null,
     applied_at integer not null
 ) strict;
 
--- Live jobs only: pending, failed (waiting to retry), in_progress. An ended job is moved to job_history in the
+-- Live jobs only: pending, failed (waiting to retry), in_progress. An ended job is moved to forge_job_history in the
 -- transaction that ends it.
 -- With a rowid: keyed by the id alone (WITHOUT ROWID), bulk enqueue fell from 155k to 105k jobs/s and the claim, which
 -- then has to find each row by 16 bytes again, gained nothing.
-create table job (
+create table forge_job (
     id                  blob not null primary key,
     run_at              integer not null,
     enqueued_at         integer not null,
@@ -43,19 +43,19 @@ create table job (
 ) strict;
 
 -- The claim. Status stands in the predicate, never in the key: a claimed job leaves the index.
-create index job_claim on job (queue, priority, run_at, id) where line is null and status in ('pending', 'failed');
+create index forge_job_claim on forge_job (queue, priority, run_at, id) where line is null and status in ('pending', 'failed');
 -- Jobs in lines, which wait in one of their own.
-create index job_line on job (queue, line, priority, run_at, id) where line is not null and status in ('pending', 'failed');
-create index job_line_due on job (queue, run_at) where line is not null and status in ('pending', 'failed');
+create index forge_job_line on forge_job (queue, line, priority, run_at, id) where line is not null and status in ('pending', 'failed');
+create index forge_job_line_due on forge_job (queue, run_at) where line is not null and status in ('pending', 'failed');
 -- Why a limit holds whatever anybody does: no two claims of a key have the same slot.
-create unique index job_slot on job (concurrency_key, slot) where slot > 0;
+create unique index forge_job_slot on forge_job (concurrency_key, slot) where slot > 0;
 -- Whose claims are whose: a pod's are one range.
-create index job_claimed on job (claim) where claim is not null;
+create index forge_job_claimed on forge_job (claim) where claim is not null;
 -- What an owner polls; empty but for jobs that somebody is cancelling.
-create index job_cancel on job (claim) where cancel_requested_at is not null;
+create index forge_job_cancel on forge_job (claim) where cancel_requested_at is not null;
 
 -- Append-only.
-create table job_history (
+create table forge_job_history (
     id           blob not null primary key,
     run_at       integer not null,
     enqueued_at  integer not null,
@@ -85,19 +85,19 @@ create table job_history (
 ) strict;
 
 -- Retention walks this; rows come in its order, so the last page takes every insert.
-create index job_history_finished on job_history (finished_at);
+create index forge_job_history_finished on forge_job_history (finished_at);
 -- The few that people look for among millions of done ones.
-create index job_history_unhappy on job_history (id) where status in ('dead', 'cancelled');
+create index forge_job_history_unhappy on forge_job_history (id) where status in ('dead', 'cancelled');
 
 -- One row per dedupe key that is taken: a key can outlive its job (unique_for).
-create table job_key (
+create table forge_job_key (
     key        text not null primary key,
     job_id     blob not null,
     held_until integer                   -- null while the job is active
 ) strict, without rowid;
-create index job_key_held on job_key (held_until) where held_until is not null;
+create index forge_job_key_held on forge_job_key (held_until) where held_until is not null;
 
-create table queue (
+create table forge_queue (
     name                 text not null primary key,
     max_workers          integer not null default 1,
     paused               integer not null default 0 check (paused in (0, 1)),
@@ -114,7 +114,7 @@ create table queue (
 ) strict, without rowid;
 
 -- Autoincrement: a pod's number is never issued again, and neither are the tokens made of it.
-create table pod (
+create table forge_pod (
     id         integer primary key autoincrement,
     name       text not null,
     host       text not null,

@@ -1,2 +1,2 @@
 -- How far a running job says it is. Null until it does, and gone with the claim: history has no such column.
-alter table job add column progress text;
+alter table forge_job add column progress text;

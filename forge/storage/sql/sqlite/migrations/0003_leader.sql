@@ -1,5 +1,5 @@
 -- Which pod leads: one row, in which each new leader gets a term higher than all before.
-create table leader (
+create table forge_leader (
     one        integer primary key check (one = 1),
     term       integer not null,
     holder     text,                     -- null: given back
@@ -10,4 +10,4 @@ create table leader (
     renewed_at integer not null default 0,
     until      integer not null default 0
 ) strict;
-insert into leader (one, term) values (1, 0);
+insert into forge_leader (one, term) values (1, 0);

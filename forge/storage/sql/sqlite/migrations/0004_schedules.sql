@@ -1,5 +1,5 @@
 -- What is enqueued by the clock. `next_at` is the next slot, in UTC whatever the zone; a row whose slot is past is due.
-create table schedule (
+create table forge_schedule (
     name         text not null primary key,
     next_at      integer,                  -- null: it has none, see disabled
     last_slot    integer,
@@ -25,11 +25,11 @@ create table schedule (
     tags         text,
     disabled     text                      -- why it cannot come due
 ) strict;
-create index schedule_due on schedule (next_at) where not paused and disabled is null;
+create index forge_schedule_due on forge_schedule (next_at) where not paused and disabled is null;
 
 -- Every slot that has fired. It is what makes a second firing impossible, so it outlives its schedule; rows go when they
 -- are old, and a slot before its schedule's next_at does not fire either.
-create table schedule_slot (
+create table forge_schedule_slot (
     schedule text not null,
     slot     integer not null,
     fired_at integer not null,
@@ -37,4 +37,4 @@ create table schedule_slot (
     skipped  integer not null default 0 check (skipped in (0, 1)), -- an earlier job was still active: it is job_id
     primary key (schedule, slot)
 ) strict, without rowid;
-create index schedule_slot_fired on schedule_slot (fired_at);
+create index forge_schedule_slot_fired on forge_schedule_slot (fired_at);

@@ -1,5 +1,5 @@
 -- Budgets that all pods share: see PostgreSQL's.
-create table budget (
+create table forge_budget (
     scope             text not null primary key,
     at                integer not null,
     capacity          integer not null,
@@ -10,7 +10,7 @@ create table budget (
     declared_refill   real
 ) strict;
 
-create table budget_lease (
+create table forge_budget_lease (
     scope     text not null,
     pod       integer not null,
     tokens    integer not null,

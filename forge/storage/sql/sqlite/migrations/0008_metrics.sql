@@ -1,5 +1,5 @@
 -- Figures by the minute: see PostgreSQL's.
-create table metric_part (
+create table forge_metric_part (
     minute    integer not null,
     pod       integer not null,
     queue     text not null,
@@ -16,7 +16,7 @@ create table metric_part (
     primary key (minute, pod, queue)
 ) strict, without rowid;
 
-create table metric (
+create table forge_metric (
     minute    integer not null,
     queue     text not null,
     completed integer not null default 0,
@@ -40,7 +40,7 @@ create table metric (
     primary key (minute, queue)
 ) strict, without rowid;
 
-create table metric_pod (
+create table forge_metric_pod (
     minute      integer not null,
     pod         integer not null,
     host        text not null,
@@ -56,7 +56,7 @@ create table metric_pod (
     primary key (minute, pod)
 ) strict, without rowid;
 
-create table metric_database (
+create table forge_metric_database (
     minute       integer primary key,
     size         integer not null,
     job_size     integer,
@@ -65,7 +65,7 @@ create table metric_database (
     history_dead integer
 ) strict;
 
-create table metric_writer (
+create table forge_metric_writer (
     writer text not null primary key,
     number integer not null,
     at     integer not null

@@ -30,7 +30,7 @@ RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}
 # These run as processes of their own and do not know each other.
 ALONE = LAYERS[5]
 
-DRIVERS = {"psycopg", "psycopg_pool", "apsw"}  # loaded with forge.storage and by nobody else
+DRIVERS = {"psycopg", "apsw"}  # loaded with forge.storage and by nobody else
 # A user's own: never loaded by forge itself.
 GUESTS = {"sqlalchemy", "django", "asyncpg", "aiosqlite", "psycopg2"}
 BASE = {"errors", "job", "retry", "config"}  # need nothing but Python

@@ -21,8 +21,6 @@ pytestmark = pytest.mark.impl_free
 ROOT = Path(__file__).parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 PROJECT = PYPROJECT["project"]
-# Import names that are not the name of their distribution.
-DISTRIBUTIONS = {"psycopg_pool": "psycopg-pool"}
 
 
 @pytest.fixture
@@ -105,7 +103,7 @@ def loaded_with(path: Path) -> set[str]:
 
 def test_everything_that_is_imported_is_depended_on() -> None:
     needed = {re.split(r"[\[<>=~! ]", dependency)[0] for dependency in PROJECT["dependencies"]}
-    imported = {DISTRIBUTIONS.get(name, name) for path in (ROOT / "forge").rglob("*.py") for name in loaded_with(path)}
+    imported = {name for path in (ROOT / "forge").rglob("*.py") for name in loaded_with(path)}
     assert imported <= needed
 
 

@@ -19,6 +19,7 @@ class Opening:
     """The storage of one app, opened when first asked for."""
 
     lent_to_all: ClassVar[Storage | None] = None  # what an app made now works on: see `lend`
+    keep: ClassVar[float] = 600.0  # seconds for which connections to a server are kept that nobody uses
 
     def __init__(self, database: str | None, schema: str | None) -> None:
         self._database = database
@@ -82,8 +83,12 @@ class Opening:
         """The storage as an object, not yet connected."""
         with self._lock:
             if self._storage is None:
-                self._storage = self._lent or open_storage(self.config.database, schema=self.config.schema)
+                self._storage = self._lent or self._configured()
             return self._storage
+
+    def _configured(self) -> Storage:
+        given = self.config
+        return open_storage(given.database, schema=given.schema, patience=given.database_patience, keep=Opening.keep)
 
     def _made_ready(self) -> Storage:
         storage = self._made()

@@ -7,13 +7,19 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
+import threading
+import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from forge.errors import DatabaseError
 from forge.storage import Storage
 
 __all__ = ["Transaction", "open_transaction"]
+
+KEEP = 5.0  # seconds for which an idle connection is kept
+LOOK_EVERY = 1.0  # seconds
 
 
 class Transaction:
@@ -49,39 +55,72 @@ def open_transaction(storage: Storage, end: Callable[[Transaction], bool]) -> It
     _spare.keep(storage, conn)
 
 
+class _Idle(NamedTuple):
+    storage: Storage  # it leads there
+    conn: Any
+    since: float  # monotonic
+
+
 class _Spare:
-    """One idle connection per process, so that a transaction need not wait for a new one (milliseconds)."""
+    """One idle connection per process, so that a transaction need not wait for a new one (milliseconds). It is closed
+    some seconds after its last use: a server has only so many for all workers."""
 
     def __init__(self) -> None:
-        self._idle: list[tuple[int, Storage, Any]] = []  # of which process, to where
+        self._idle: _Idle | None = None
+        self._lock = threading.Lock()
+        self._closing = False  # a thread will see to it
 
     def pop(self, storage: Storage) -> Any:
-        with contextlib.suppress(IndexError):  # another thread may be as quick
-            pid, where, conn = self._idle.pop()
-            if pid != os.getpid():
-                _inherited.append(conn)  # its goodbye would be said on the parent's connection
-            elif where is storage and _alive(conn):
-                return conn
-            else:
-                conn.close()
+        with self._lock:
+            idle, self._idle = self._idle, None
+        if idle is not None and idle.storage is storage and _alive(idle.conn):
+            return idle.conn
+        if idle is not None:
+            idle.conn.close()
         return storage.connect()
 
     def keep(self, storage: Storage, conn: Any) -> None:
-        if self._idle or storage.dialect == "sqlite":  # opening a file takes no time, and it may be deleted meanwhile
+        if storage.dialect == "sqlite":  # opening a file takes no time, and it may be deleted meanwhile
             conn.close()
-        else:
-            self._idle.append((os.getpid(), storage, conn))
+            return
+        with self._lock:
+            before, self._idle = self._idle, _Idle(storage, conn, time.monotonic())
+            closing, self._closing = self._closing, True
+        if before is not None:
+            before.conn.close()
+        if not closing:
+            threading.Thread(target=self._close, name="forge-spare", daemon=True).start()
+
+    def _close(self) -> None:
+        """When its time has come."""
+        while True:
+            time.sleep(LOOK_EVERY)
+            with self._lock:
+                idle = self._idle
+                if idle is not None and time.monotonic() - idle.since < KEEP:
+                    continue
+                self._idle, self._closing = None, False
+            if idle is not None:
+                idle.conn.close()
+            return
+
+    def after_fork(self) -> None:
+        """In the child: its goodbye would be said on the parent's connection, and the lock may be held by a lost
+        thread."""
+        if self._idle is not None:
+            _inherited.append(self._idle.conn)
+        self._idle, self._lock, self._closing = None, threading.Lock(), False
 
 
 def _alive(conn: Any) -> bool:
-    """The server may have gone meanwhile."""
-    try:
-        conn.execute("select 1")
-        conn.rollback()
-    except Exception:  # noqa: BLE001 (whatever it is, another connection is to be made)
+    """A server that has gone meanwhile has closed it, or said something."""
+    if conn.closed:
         return False
-    return True
+    poll = select.poll()
+    poll.register(conn.fileno(), select.POLLIN)
+    return not poll.poll(0)
 
 
 _inherited: list[Any] = []
 _spare = _Spare()
+os.register_at_fork(after_in_child=_spare.after_fork)

@@ -65,7 +65,7 @@ def run(cli: Cli) -> int:
     if cli.args.list or cli.args.name is None:
         return _list(cli)
     cli.storage().close()
-    storage = cli.closing(open_storage(cli.config.database, schema=cli.config.schema, timeout=TIMEOUT))
+    storage = cli.closing(open_storage(cli.config.database, schema=cli.config.schema, timeout=TIMEOUT, patience=0.0))
     known = {service.name: service for service in by_hand(storage, cli.config)}
     if cli.args.name not in known:
         raise UsageError(f"no service {cli.args.name}{suggest(cli.args.name, list(known))}   (forge run --list)")

@@ -89,7 +89,8 @@ class Cli:
 
     def raw_storage(self) -> Storage:
         """The storage, with whatever schema it has."""
-        return self._open.enter_context(open_storage(self.config.database, schema=self.config.schema))
+        # A person would rather be told at once that the server is not there.
+        return self._open.enter_context(open_storage(self.config.database, schema=self.config.schema, patience=0.0))
 
     def storage(self, *, create: bool = False) -> Storage:
         """The storage, its schema checked. `create`: a SQLite database that is not there yet is made, as a newcomer

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 from forge import __version__, logs
 from forge import config as settings
@@ -27,6 +28,9 @@ from forge.master.telling import log
 from forge.storage import Storage, open_storage
 
 __all__ = ["main"]
+
+# Seconds for which a verb of the master's is tried again before the log tells of an outage, which is then waited out.
+PATIENCE = 1.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -78,13 +82,11 @@ def _run(words: list[str]) -> int:
 
 
 def _serve(cli: Cli, nursery: Nursery, notifier: Notifier, hidden: Mapping[str, str | None]) -> int:
-    """The master's life. Its storages hold eight connections to PostgreSQL at most: two that claim and finalize, one
-    for the rest, one that listens, one that beats, two for the services (a slow prune has one, cron the other) and one
-    for the lease. A reaper that has found claims to take back holds two more."""
+    """The master's life. Its storages hold five connections to PostgreSQL at most, one of which listens."""
     config = cli.config
     cli.storage().close()
-    work, heart = (cli.closing(_open(config)) for _ in range(2))
-    cluster = cli.closing(_open(config, pool_size=2, timeout=TIMEOUT))
+    work, heart = cli.closing(_open(config, "work")), cli.closing(_open(config, "heart"))
+    cluster = cli.closing(_open(config, "services", timeout=TIMEOUT))
     prepare(work, config.declared_queues())
     for line in overruled(config, work.queues()):
         log(line)
@@ -112,15 +114,15 @@ def _parser() -> Parser:
     return parser
 
 
-def _open(config: Config, pool_size: int = 1, timeout: float | None = None) -> Storage:
-    """A storage of one connection for each of its purposes."""
+def _open(config: Config, role: Literal["work", "heart", "services"], timeout: float | None = None) -> Storage:
     return open_storage(
         config.database,
         schema=config.schema,
-        pool_size=pool_size,
         listen_url=config.listen_database,
         listen=config.listen,
         timeout=timeout,
+        patience=PATIENCE,
+        role=role,
     )
 
 

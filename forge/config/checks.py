@@ -41,7 +41,7 @@ _FOREIGN = re.compile(r"(?<![a-z])[hrw](?![a-z])", re.IGNORECASE)
 _BAD_IN_NAME = re.compile("[\x00-\x1f\x7f-\x9f,\ud800-\udfff]")
 
 
-def suggest(wrong: str, valid: Iterable[str], show: int = 30) -> str:
+def suggest(wrong: str, valid: Iterable[str], show: int = 40) -> str:
     """`; did you mean x?`, else what there is if it is not more than `show` names: the tail of an error."""
     names = sorted(valid)
     if near := difflib.get_close_matches(wrong, names, n=1):

@@ -213,6 +213,11 @@ class Config(Section):
         check=lambda url: "text without NUL characters" if "\0" in url else None,
     )
     schema: str = setting("forge", "the PostgreSQL schema of the tables; SQLite has none")
+    database_patience: float = setting(
+        1.4,
+        "for how long a program tries again when it cannot reach PostgreSQL: after 100 ms, 300 ms, 1 s, then every 2 s",
+        low=0, high=DAY, unit="seconds",
+    )  # fmt: skip
     modules: tuple[str, ...] = setting(
         (),
         "Python modules that define tasks, beside `forge.toml` or installed",

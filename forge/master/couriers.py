@@ -24,6 +24,7 @@ Then = Callable[[Any, str | None], None]  # what an errand answered, or the erro
 
 SHARES_WITHIN = 1.5  # seconds in which shares are asked for, however rarely the pod beats,
 SHARES_APART = 0.5  # and between two questions, however often it is poked
+PROBE_EVERY = 5.0  # seconds between looks whether the connection that listens still has another end
 
 
 class Courier(threading.Thread):
@@ -179,7 +180,8 @@ class Ears(threading.Thread):
             elif (fd := self._listener.fileno()) is not None:
                 self._lost.clear()
                 self._post("ears", fd, self.read)
-                self._lost.wait()
+                while not self._lost.wait(PROBE_EVERY):
+                    self._listener.probe()
         self._listener.close()
 
     def read(self) -> bool:

@@ -35,13 +35,14 @@ class Duties:
         meter: Meter,
         crew: Crew,
     ) -> None:
-        """Of the pod's storages the last one is for them alone and has a timeout."""
-        self._config, storage = config, storages[-1]
+        """Of the pod's storages the last one is for them alone and has a timeout; the one before is the heart's, and
+        the lease is tended there: it must not wait for a service."""
+        self._config, heart, storage = config, storages[-2], storages[-1]
 
         def pod() -> int:
             return presence.who.pod.id
 
-        self._lease = Lease(storage.leases, pod, config.leader_ttl)
+        self._lease = Lease(heart.leases, pod, config.leader_ttl)
         self._metering = Metering(meter, storages, pod, crew.processes)
         mine = services(
             storage,

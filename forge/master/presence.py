@@ -25,6 +25,7 @@ from forge.storage.contract import SETTINGS, Incarnation
 
 __all__ = ["Beat", "Presence", "prepare"]
 
+TELL_AFTER = 1.0  # seconds that a beat may take before the log tells of it
 ASK_EVERY = 0.25  # seconds between questions for cancellations that a wake-up for no queue in particular leads to
 
 
@@ -70,6 +71,7 @@ class Presence:
         self.streak = Streak()  # of beats, for the reaper
         self.nobody_leads: Callable[[], None] = lambda: None  # called when a pod has stopped to
         self.drained: Callable[[str], None] = lambda _: None  # called when somebody has drained that budget
+        self._beat_began: float | None = None  # monotonic: of the one under way
         self._down_since: float | None = None
         self._told = False
         self._sometimes = Sometimes(10.0)
@@ -127,7 +129,14 @@ class Presence:
     # -- on the beating thread and its own connection ----------------------------------------------------------
 
     def _beat(self) -> Beat:
-        began, who = time.monotonic(), self._beating_for
+        self._beat_began = began = time.monotonic()
+        try:
+            return self._beat_since(began)
+        finally:
+            self._beat_began = None
+
+    def _beat_since(self, began: float) -> Beat:
+        who = self._beating_for
         cancels: list[tuple[UUID, int]] = []
         if self.holding:
             alive, cancels = self._heart.pulse(who)
@@ -186,7 +195,16 @@ class Presence:
         """The database could not be used."""
         now = time.monotonic()
         self.streak.end()  # a silent pod may only have been cut off like this one
-        self._down_since = self._down_since or now
+        self._tell(error, now, now)
+
+    def look_out(self, now: float) -> None:
+        """Tell of a database that says nothing, long before it is given up. It may only be slow: the streak goes on."""
+        began = self._beat_began
+        if began is not None and now - began > TELL_AFTER:
+            self._tell(f"the database has not answered for {now - began:.0f} s", began, now)
+
+    def _tell(self, error: str, since: float, now: float) -> None:
+        self._down_since = self._down_since or since
         if self._sometimes("outage", now):
             self._told = True
             log(f"{error}; going on when it is back", level=logging.ERROR)

@@ -187,6 +187,7 @@ class Master:
 
     def _tick(self, now: float) -> None:
         """What time brings."""
+        self.presence.look_out(now)
         self._sharing.tick(now, self.programs.places.running, serving=self._stop_by is None)
         self.crew.tick(now)
         self.nurseries.tick(now)

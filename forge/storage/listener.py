@@ -25,6 +25,11 @@ class Listener(abc.ABC):
         """What to watch instead of waiting: when it can be read, `wait(0)` has something to say. None: only wait."""
         return None
 
+    def probe(self) -> None:
+        """See whether anybody is at the other end; called every few seconds, from any thread, and waits for nothing. If
+        there was no answer since the last time the connection is given up: it can be read then, and `wait` says so."""
+        return
+
     def pushed(self) -> list[Claim]:
         """Jobs that have come during `wait`. Each is given once."""
         return []

@@ -26,6 +26,7 @@ import setproctitle
 
 from forge import fastpath
 from forge.app import Context, Forge, Handler
+from forge.app.opening import Opening
 from forge.app.registry import Owner
 from forge.config.model import QueueConfig
 from forge.job import Cancelled, Claim, Ending, Failed, Released
@@ -43,6 +44,7 @@ GATHERED = MOST_UNANSWERED  # replies sent at once at most,
 GATHER_SECONDS = 0.005  # and none waits longer than this for the next job to end,
 TICK = 50  # or longer than these milliseconds if that takes long. A job that does shows in the process title.
 
+KEEP_CONNECTIONS = 5.0  # seconds for which those that a handler's own enqueues were made on are kept
 EARLY_KEPT = 100
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -105,6 +107,7 @@ class Worker:
 
     def run(self) -> None:
         """Serve until the master says drain or is gone. `StartFailed` if it could not begin."""
+        Opening.keep = KEEP_CONNECTIONS
         self._catch_signals()
         self._title()
         self._reading.start()

@@ -1,4 +1,5 @@
-"""A proxy in front of PostgreSQL that can lose the answer to a commit: the server did it, the client cannot know."""
+"""A proxy in front of PostgreSQL that can lose the answer to a commit (the server did it, the client cannot know), and
+fall silent: connections stay open, and nothing passes."""
 
 from __future__ import annotations
 
@@ -26,6 +27,9 @@ class Proxy:
         self.url = f"postgresql://postgres@/{parts['dbname']}?host={quote(self._folder.name)}"
         self.cut = threading.Event()  # a connection was cut
         self._tag: bytes | None = None
+        self._made = 0  # connections
+        self._deaf = self._mute = 0  # of the first so many nothing is passed on, or no answer
+        self._over = threading.Event()
         self._lock = threading.Lock()
         self._sockets: list[socket.socket] = []
         self._server = socket.socket(socket.AF_UNIX)
@@ -40,6 +44,7 @@ class Proxy:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._over.set()
         for sock in (self._server, *self._sockets):
             _hang_up(sock)
         for thread in self._threads:
@@ -53,6 +58,12 @@ class Proxy:
         self.cut.clear()
         self._tag = b" %d\0" % rows
 
+    def fall_silent(self, *, answers_only: bool = False) -> None:
+        """On every connection there is; new ones are not concerned."""
+        self._mute = self._made
+        if not answers_only:
+            self._deaf = self._made
+
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
             while True:
@@ -60,21 +71,24 @@ class Proxy:
                 upstream = socket.socket(socket.AF_UNIX)
                 upstream.connect(self._target)
                 self._sockets += [client, upstream]
+                self._made += 1
                 pumps = [
-                    threading.Thread(target=self._forth, args=(client, upstream), daemon=True),
-                    threading.Thread(target=self._back, args=(client, upstream), daemon=True),
+                    threading.Thread(target=self._forth, args=(client, upstream, self._made), daemon=True),
+                    threading.Thread(target=self._back, args=(client, upstream, self._made), daemon=True),
                 ]
                 self._threads += pumps
                 for pump in pumps:
                     pump.start()
 
-    def _forth(self, client: socket.socket, upstream: socket.socket) -> None:
+    def _forth(self, client: socket.socket, upstream: socket.socket, number: int) -> None:
         with contextlib.suppress(OSError):
             while data := client.recv(65536):
+                if number <= self._deaf:
+                    self._over.wait()
                 upstream.sendall(data)
         _hang_up(upstream)
 
-    def _back(self, client: socket.socket, upstream: socket.socket) -> None:
+    def _back(self, client: socket.socket, upstream: socket.socket, number: int) -> None:
         """Pass answers on message by message; while armed, only once a whole answer is there."""
         held, seen = b"", False
         with contextlib.suppress(OSError, EOFError):
@@ -89,6 +103,8 @@ class Proxy:
                     if seen and self._claim_the_cut():
                         break
                     seen = False
+                if number <= self._mute:
+                    self._over.wait()
                 if tag is None or ready or kind in b"GN":  # a COPY waits for its G before it goes on
                     client.sendall(held)
                     held = b""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import psycopg
@@ -55,7 +55,16 @@ from forge.storage.postgres import schema as schema_of
 from forge.storage.postgres.budgets import PostgresBudgets
 from forge.storage.postgres.bulk import Bulk
 from forge.storage.postgres.claims import Claims
-from forge.storage.postgres.connection import Connection, Database, Rows, TextArray, bare, pipeline
+from forge.storage.postgres.connection import (
+    LONG,
+    TIMEOUT,
+    Connection,
+    Database,
+    Rows,
+    TextArray,
+    bare,
+    pipeline,
+)
 from forge.storage.postgres.leases import PostgresLeases, led
 from forge.storage.postgres.lines import PostgresLines
 from forge.storage.postgres.listener import PostgresListener
@@ -72,12 +81,33 @@ _UNFINISHED = 30.0  # seconds after which a pod that somebody was about to remov
 # somebody has deleted a pod's row by hand; and it reads the whole table.
 _SWEEP_EVERY = 3600.0
 _AHEAD = 1.0  # seconds that ids may be ahead of the clock: they count on when many are made at once
+CLAIMING = 2  # connections of a program that claims: one claims while the other ends
 _LAST = UUID(int=2**128 - 1)
 _LAST_ID = UUID(int=(1 << 128) - 1)
 
 
+class Role(NamedTuple):
+    """What one of a pod's storages is for. A pod has a connection for each purpose that must not wait for another's,
+    and one that listens: five in all."""
+
+    connections: int
+    by_index: bool  # sessions whose planner goes by index, once and for all
+    timeout: float  # seconds that a statement may take
+
+
+ROLES = {
+    # One claims while the other ends; small verbs of the clerk go between.
+    "work": Role(2, True, TIMEOUT),
+    # Beats and the lease: both are tiny, and neither waits for a lock for more than a moment.
+    "heart": Role(1, True, 3.0),
+    # The rest, one after another. Its statements are of all kinds.
+    "services": Role(1, False, 10.0),
+}
+
+
 class PostgresStorage(Storage):
-    """See `Storage`. One pool; the listener has a connection of its own, and so has the lease: it waits for nobody."""
+    """See `Storage`. One pool for programs, one for those of them that claim, and a connection for the lease, all made
+    when needed; the storages of a pod have one pool for all, as their `role` says. Listeners have their own."""
 
     leases: PostgresLeases
 
@@ -92,27 +122,40 @@ class PostgresStorage(Storage):
         listen_url: str | None = None,
         listen: bool = True,
         timeout: float | None = None,
+        patience: float | None = None,
+        keep: float | None = None,
+        role: str | None = None,
     ) -> None:
         self._queries = load_queries("postgres", check_schema_name(schema))
-        self._db = Database(url, schema, pool_size, timeout=timeout)
+        by_index = Step(self._queries.plan_by_index, {"local": False})
+
+        def database(size: int, settle: Step | None = None, timeout: float | None = timeout) -> Database:
+            return Database(url, schema, size, settle, timeout=timeout, patience=patience, keep=keep)
+
+        if role is None:
+            self._db, claiming, leasing = database(pool_size), database(CLAIMING, by_index), database(1)
+        else:
+            size, settled, usual = ROLES[role]
+            self._db = database(size, by_index if settled else None, usual if timeout is None else timeout)
+            claiming = leasing = self._db
+        self._databases = {self._db, claiming, leasing}
         self._ears = Database(listen_url or url, schema, 1) if listen else None
-        self._claims = Claims(url, schema, self._queries, self.enqueue_plan, timeout)
+        self._claims = Claims(claiming, self._queries, self.enqueue_plan)
         self.shares = PostgresShares(self._db, self._claims.ask, self._queries)
         self.lines = PostgresLines(self._claims, self._queries)
         self.budgets = PostgresBudgets(self._db, self._queries)
-        self.leases = PostgresLeases(Database(url, schema, 1, timeout=timeout), self._queries)
+        self.leases = PostgresLeases(leasing, self._queries)
         self._sweep_at = 0.0  # monotonic
         self.schedules = PostgresSchedules(self._db, self._queries, self.enqueue_plan)
-        self.metrics = PostgresMetrics(self._db, self._queries, self._claims)
+        self.metrics = PostgresMetrics(self._db, self._queries, lambda: sum(db.size for db in self._databases))
         parts = conninfo_to_dict(self._db.conninfo)
         self.url = f"postgresql://{parts.get('host', 'localhost')}/{parts.get('dbname', '')}"
 
     # -- the database ------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        self._db.close()
-        self._claims.close()
-        self.leases.close()
+        for database in self._databases:
+            database.close()
 
     def schema_state(self) -> SchemaState:
         return schema_of.state(self._db)
@@ -132,13 +175,18 @@ class PostgresStorage(Storage):
     def _one(self, name: str, /, **params: Any) -> tuple[Any, ...]:
         return self._rows(name, **params)[0]
 
+    def _long(self, name: str, /, **params: Any) -> list[tuple[Any, ...]]:
+        """The rows of a statement that may have to read all there is."""
+        settings = Step(self._queries.take_your_time, {}), Step(self._queries.plan_by_scan, {})
+        return self._db.run(*settings, Step(getattr(self._queries, name), params), limit=LONG)[2].fetchall()
+
     def _do(self, name: str, /, **params: Any) -> int:
         return self._db.run(Step(getattr(self._queries, name), params))[0].rowcount
 
-    def _by_index(self, name: str, /, *more: Step, **params: Any) -> Rows:
-        """A statement (and more) whose plan must not depend on statistics, nor on when it was made."""
+    def _by_index(self, name: str, /, **params: Any) -> Rows:
+        """A statement whose plan must not depend on statistics, nor on when it was made."""
         settle = Step(self._queries.plan_by_index, {"local": True})
-        return self._db.run(settle, Step(getattr(self._queries, name), params), *more)[1]
+        return self._db.run(settle, Step(getattr(self._queries, name), params))[1]
 
     def connect(self) -> Any:
         try:
@@ -279,8 +327,7 @@ class PostgresStorage(Storage):
         fates: Fates | None = None,
     ) -> int:
         """End every claim of these pods the same way, and with `all` those of pods that nobody knows of."""
-        find = Step(self._queries.claims_of_pods, {"pods": list(pods), "orphans": all})
-        rows = self._db.run(Step(self._queries.take_your_time, {}), find)[1].fetchall()
+        rows = self._long("claims_of_pods", pods=list(pods), orphans=all)
         endings = [Ending(bare_claim(*row), outcome, delay) for row in rows]
         stale = [self.finalize(endings[at : at + 1000], fates=fates) for at in range(0, len(endings), 1000)]
         return len(endings) - sum(map(len, stale))
@@ -313,8 +360,10 @@ class PostgresStorage(Storage):
     def _change(self, name: str, ids: Collection[UUID], **params: Any) -> dict[UUID, Any]:
         """An operator's verb on jobs by id; the keys of those it ended are given back in the same transaction."""
         packed = packed_ids(sorted(ids, key=lambda i: i.int))
+        settings = Step(self._queries.take_your_time, {}), Step(self._queries.plan_by_index, {"local": True})
+        change = Step(getattr(self._queries, name), {"ids": packed, **params})
         settle = Step(self._queries.settle_keys, {"ids": packed})
-        return {row[0]: row[1] for row in self._by_index(name, settle, ids=packed, **params).fetchall()}
+        return {row[0]: row[1] for row in self._db.run(*settings, change, settle, limit=LONG)[2].fetchall()}
 
     def cancel_requests(self, who: Incarnation) -> list[tuple[UUID, int]]:
         rows = self._claims.ask(Step(self._queries.cancel_requests, {"pod": who.pod.id}))
@@ -332,16 +381,16 @@ class PostgresStorage(Storage):
             "tag": where.tag,
             "limit": limit + 1,
         }
-        found = self._rows(_listing(where.statuses), **params)
+        found = self._long(_listing(where.statuses), **params)
         jobs = [as_job(row) for row in found[:limit]]
         return Page(jobs, jobs[-1].id.hex if len(found) > limit else None)
 
     def counts(self) -> dict[str, Counts]:
-        return {row[0]: Counts(*row[1:]) for row in self._rows("counts")}
+        return {row[0]: Counts(*row[1:]) for row in self._long("counts")}
 
     def ended_counts(self) -> dict[str, dict[Status, int]]:
         found: dict[str, dict[Status, int]] = {}
-        for queue, status, count in self._rows("ended_counts"):
+        for queue, status, count in self._long("ended_counts"):
             found.setdefault(queue, {})[Status(status)] = count
         return found
 

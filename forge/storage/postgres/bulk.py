@@ -61,10 +61,15 @@ class Bulk:
         statement = self._queries.copy_jobs_lined if self._lined else statement
         encode = lined_rows if self._lined else fastpath.copy_rows
         with conn.transaction(), conn.cursor() as cursor:
+            pipeline(conn, [Step(self._queries.no_hurry, {})])
             with cursor.copy(statement.sql) as copy:
                 copy.write(_HEAD)
+                conn.rest()  # the producer may take its time over each chunk; the server may not
                 for chunk in self._chunks():
+                    conn.ask()
                     copy.write(encode(chunk, [micros(job, now) for job in chunk] if timed else None))
+                    conn.rest()
+                conn.ask()
                 copy.write(_TAIL)
             if self._ended_before(conn):
                 raise _NoCaseForCopyError

@@ -36,7 +36,6 @@ __all__ = ["Claims"]
 
 _INT8 = struct.Struct(">q")
 _START = (-32_768, -(2**63), UUID(int=0))  # no priority, time or id is lower; the time is PostgreSQL's -infinity
-_CONNECTIONS = 2  # one claims while the other ends
 # A claim whose answer was lost can still commit while its backend works on: look for it after so many seconds. Seldom:
 # it reads the whole table.
 _LOOK_AFTER = (0.0, 1.0, 5.0, 20.0, 60.0)
@@ -56,30 +55,13 @@ C = TypeVar("C", bound=Claimed)
 
 
 class Claims:
-    """Connections for claiming and ending alone, opened by whoever does that: their planner is set once and for all."""
+    """Claiming and ending alone, on connections whose planner is set once and for all, if they are for nothing else."""
 
-    def __init__(
-        self,
-        url: str,
-        schema: str,
-        queries: Queries,
-        enqueue_plan: Callable[[Sequence[NewJob]], Plan],
-        timeout: float | None = None,
-    ) -> None:
-        self._queries = queries
+    def __init__(self, db: Database, queries: Queries, enqueue_plan: Callable[[Sequence[NewJob]], Plan]) -> None:
+        self._db, self._queries = db, queries
         self._enqueue_plan = enqueue_plan
-        self._db = Database(url, schema, _CONNECTIONS, Step(queries.plan_by_index, {"local": False}), timeout=timeout)
         self._held: dict[int, int] = {}  # claims made here less those that ended here, by pod that was registered here
         self._counting = threading.Lock()
-
-    def close(self) -> None:
-        """Give back the connections."""
-        self._db.close()
-
-    @property
-    def size(self) -> int:
-        """Connections that are open."""
-        return self._db.size
 
     def register(self, who: Incarnation) -> None:
         """A pod whose claims are all made here."""
@@ -251,9 +233,9 @@ class Claims:
         return self._db.attempt(lambda conn: rows_of(self._by_index(conn, [step])[0]), retries)
 
     def _by_index(self, conn: Connection, steps: Sequence[Step]) -> list[PGresult]:
-        """Statements whose plans must not depend on statistics. A session of our own is set so once and for all; behind
-        a pooler each transaction is."""
-        if conn.prepare_threshold is not None:
+        """Statements whose plans must not depend on statistics. A session that is for them alone is set so once and for
+        all; otherwise, and behind a pooler, each transaction is."""
+        if self._db.is_settled and conn.prepare_threshold is not None:
             return hot(conn, steps)
         return hot(conn, [Step(self._queries.plan_by_index, {"local": True}), *steps])[1:]
 

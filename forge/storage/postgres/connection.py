@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL: the pool, one round trip for many statements, and what to do when one is lost.
+"""Connections to PostgreSQL: what they are set to, one round trip for many statements, and when to try again.
 
 No session state is kept on a pooled connection, so a pooler in transaction mode may stand in between: settings are
 local to a transaction, and statements are prepared only where the server itself is at the other end.
@@ -23,13 +23,16 @@ from psycopg.pq import ExecStatus, Format, TransactionStatus
 from psycopg.pq.abc import PGresult
 from psycopg.rows import tuple_row
 from psycopg.types.string import ByteaBinaryLoader
-from psycopg_pool import ConnectionPool, PoolTimeout
 
 from forge.errors import ConfigError, DatabaseError, ForgeError, SchemaError
 from forge.storage.contract import RETRY_DELAYS, Step
+from forge.storage.postgres.pool import Pool, PoolBusyError
+from forge.storage.postgres.watch import Connection, Watched
 from forge.storage.statements import Query
 
 __all__ = [
+    "LONG",
+    "TIMEOUT",
     "Connection",
     "Database",
     "Float8Array",
@@ -45,7 +48,6 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-Connection = psycopg.Connection[Any]
 Rows = RawCursor[tuple[Any, ...]]
 
 # Set unless the DSN says otherwise. A peer that vanished is noticed within 15 s; a standby is never written to.
@@ -141,15 +143,31 @@ _TRANSIENT = (
 
 _GONE = ("57P01", "57P02", "57P03")  # the sqlstates of a server that ends its sessions
 
+TIMEOUT = 8.0  # seconds that the server has for a statement, unless it is known to take long
+# Seconds that its answer has to come after that: then the connection is given up, for nobody is at the other end.
+SILENCE = 2.0
+LONG = 15 * 60.0  # seconds for statements that are known to take long: `take_your_time` says so to the server
+PATIENCE = sum(RETRY_DELAYS)  # seconds in which a verb that cannot reach the server is tried again
+_LATER = 2.0  # seconds between tries when those delays are used up
+
 
 class Database:
-    """A pool on one DSN, opened at first use and again after a fork (the parent's sockets are never touched)."""
+    """Connections to one DSN, made when they are needed, and anew after a fork (the parent's are never touched)."""
 
     def __init__(
-        self, url: str, schema: str, pool_size: int, settle: Step | None = None, *, timeout: float | None = None
+        self,
+        url: str,
+        schema: str,
+        pool_size: int,
+        settle: Step | None = None,
+        *,
+        timeout: float | None = None,
+        patience: float | None = None,
+        keep: float | None = None,
     ) -> None:
         """`settle` is run on each new connection, unless a pooler stands in between. `timeout` is the most seconds that
-        a statement may take, and that a transaction may wait for its client."""
+        a statement may take, and that a transaction may wait for its client; `patience` those in which a server that
+        cannot be reached is tried again. A connection that was not used for `keep` seconds is closed."""
         try:
             given = {key: str(value) for key, value in conninfo_to_dict(url).items() if value is not None}
             self.conninfo = make_conninfo(**{**_DEFAULTS, **given})
@@ -158,86 +176,57 @@ class Database:
                 f"the database URL cannot be read ({str(e).strip()}); use postgresql://user@host/name"
             ) from None
         self.schema = schema
-        self.pool_size = pool_size
-        self._settle = settle
-        self._timeout = timeout
-        self._pool: ConnectionPool[Connection] | None = None
-        self._pid = 0
+        self.is_settled = settle is not None
+        self._pool_size, self._settle, self._keep = pool_size, settle, keep
+        self._timeout = TIMEOUT if timeout is None else timeout
+        self._must_limit = timeout is not None  # also behind a pooler, where it takes a transaction around each verb
+        self._patience = PATIENCE if patience is None else patience
+        self._pool: Pool | None = None
         self._opening = threading.Lock()
-        self._kept: Connection | None = None  # of the pool's, between two uses
-        self._waiting = 0  # for one of the pool's
-        self._keeping = threading.Lock()
 
-    def connect(self, **options: Any) -> Connection:
+    # -- connections -------------------------------------------------------------------------------------------
+
+    def connect(self) -> Connection:
         """A connection outside the pool."""
         try:
-            return psycopg.connect(self.conninfo, autocommit=True, context=_Context(), **options)
+            return self._connect()
         except psycopg.OperationalError as e:
             raise self.unreachable(e) from None
 
-    def pool(self) -> ConnectionPool[Connection]:
+    def _connect(self) -> Connection:
+        try:
+            return Connection.connect(self.conninfo, autocommit=True, context=_Context())
+        except psycopg.OperationalError as e:
+            raise _NotThereError(str(e)) from None
+
+    def watched(self, conn: Connection, limit: float | None = None) -> Watched:
+        """While it is used: if it does not answer a statement for that long it is cut, and said to be lost."""
+        return Watched(conn, (self._timeout if limit is None else limit) + SILENCE)
+
+    def pool(self) -> Pool:
         """The pool of this process."""
-        if self._pool is None or self._pid != os.getpid():
+        pool = self._pool
+        if pool is None or pool.pid != os.getpid():
+            if pool is not None:
+                self._opening = threading.Lock()  # the parent's may be held by one of its threads
             with self._opening:
-                if self._pool is None or self._pid != os.getpid():
-                    self._open()
-        assert self._pool is not None
-        return self._pool
+                if self._pool is pool:
+                    # Who waits for a connection waits for a verb, which may have to find out that nobody answers.
+                    wait = self._timeout + SILENCE + 5.0
+                    self._pool = Pool(self._make, self._pool_size, wait, self._keep)
+                pool = self._pool
+        assert pool is not None
+        return pool
 
-    def _take(self) -> Connection:
-        """A connection of the pool's. One is kept here from one verb to the next: the pool's own ways are 0.1 ms of a
-        lone verb, and 30 µs of one among many."""
-        pool = self.pool()
-        with self._keeping:
-            if self._kept is not None:
-                conn, self._kept = self._kept, None
-                return conn
-            self._waiting += 1
+    def _make(self) -> Connection:
+        conn = self._connect()
         try:
-            return pool.getconn()
-        finally:
-            with self._keeping:
-                self._waiting -= 1
-
-    def _give_back(self, conn: Connection, *, fine: bool) -> None:
-        """To the pool, if somebody waits there, or it has to see to it: and then with the other, which may have died
-        with it."""
-        with self._keeping:
-            if fine and not self._waiting and self._kept is None:
-                self._kept = conn
-                return
-            back = [conn]
-            if not fine and self._kept is not None:
-                back.append(self._kept)
-                self._kept = None
-        for each in back:
-            self.pool().putconn(each)
-
-    def _open(self) -> None:
-        self._kept = None  # of the parent's
-        self.connect().close()  # the pool connects in the background and would only say that it timed out
-        # The pool reports every failed attempt on its own logger; ours says it once, where it matters.
-        logging.getLogger("psycopg.pool").setLevel(logging.ERROR)
-        pool = ConnectionPool[Connection](
-            self.conninfo,
-            min_size=1,
-            max_size=self.pool_size,
-            timeout=10.0,
-            # Its pauses between tries double: given up before that timeout and begun anew by the next verb, the longest
-            # is 4 s. Else a heart stood still for a minute after an outage of two, and its pod was taken for dead.
-            reconnect_timeout=9.0,
-            num_workers=1,
-            open=True,
-            configure=self._configure,
-            kwargs={"autocommit": True, "context": _Context()},
-            name="forge",
-        )
-        try:
-            pool.wait(10.0)  # whoever asked while the first is being made would have a second one made
-        except PoolTimeout:
-            pool.close()
+            with self.watched(conn):
+                self._configure(conn)
+        except BaseException:
+            conn.close()
             raise
-        self._pool, self._pid = pool, os.getpid()
+        return conn
 
     def _configure(self, conn: Connection) -> None:
         # A pooler answers the start-up with a backend number of its own. Behind one, a prepared statement may be on
@@ -245,70 +234,80 @@ class Database:
         row = conn.execute("select pg_backend_pid()", prepare=False).fetchone()
         behind_pooler = row is None or row[0] != conn.info.backend_pid
         conn.prepare_threshold = None if behind_pooler else 0
-        if self._settle is not None and not behind_pooler:
+        if behind_pooler:
+            return
+        if self._settle is not None:
             _execute(conn, self._settle)
-        if self._timeout is not None and not behind_pooler:
-            _limit(conn, self._timeout, local=False)
-
-    def _once(self, work: Callable[[Connection], T]) -> T:
-        conn, fine = self._take(), False
-        try:
-            answer = self._within(conn, work)
-            fine = conn.pgconn.transaction_status == TransactionStatus.IDLE
-            return answer
-        finally:
-            self._give_back(conn, fine=fine)
-
-    def _within(self, conn: Connection, work: Callable[[Connection], T]) -> T:
-        """`work`, with the timeout in force: what cannot be set on a session is set for its transaction."""
-        if self._timeout is None or conn.prepare_threshold is not None:
-            return work(conn)
-        with conn.transaction():
-            _limit(conn, self._timeout, local=True)
-            return work(conn)
+        _limit(conn, self._timeout, local=False)
 
     def close(self) -> None:
         """Close what this process opened."""
-        if self._pool is not None and self._pid == os.getpid():
-            with self._keeping:
-                kept, self._kept = self._kept, None
-            if kept is not None:
-                self._pool.putconn(kept)
-            self._pool.close()
-        self._pool = None
+        pool, self._pool = self._pool, None
+        if pool is not None and pool.pid == os.getpid():
+            pool.close()
 
     @property
     def size(self) -> int:
         """Connections that the pool has open."""
         pool = self._pool
-        return pool.get_stats().get("pool_size", 0) if pool is not None and self._pid == os.getpid() else 0
+        return pool.size if pool is not None and pool.pid == os.getpid() else 0
 
-    def attempt(self, work: Callable[[Connection], T], retries: Sequence[float] = RETRY_DELAYS) -> T:
-        """Run `work` on a pooled connection, again after a passing failure. `work` must be safe to repeat."""
-        for pause in (*retries, None):
+    # -- verbs -------------------------------------------------------------------------------------------------
+
+    def _once(self, work: Callable[[Connection], T], limit: float | None) -> T:
+        pool = self.pool()
+        conn = pool.take()
+        try:
+            _quiet.here.on = True
+            with self.watched(conn, limit):
+                return self._within(conn, work)
+        finally:
+            _quiet.here.on = False
+            fine = not conn.was_cut and conn.pgconn.transaction_status == TransactionStatus.IDLE
+            pool.give_back(conn, fine=fine)
+
+    def _within(self, conn: Connection, work: Callable[[Connection], T]) -> T:
+        """`work`, with the timeout in force: what cannot be set on a session is set for its transaction."""
+        if conn.prepare_threshold is not None or not self._must_limit:
+            return work(conn)
+        with conn.transaction():
+            _limit(conn, self._timeout, local=True)
+            return work(conn)
+
+    def attempt(
+        self, work: Callable[[Connection], T], retries: Sequence[float] = RETRY_DELAYS, *, limit: float | None = None
+    ) -> T:
+        """Run `work` on a pooled connection, again after a passing failure. `work` must be safe to repeat. `limit` is
+        the most seconds that one of its statements may take, if it is not the usual."""
+        began, tries = time.monotonic(), 0
+        while True:
             try:
-                return self._once(work)
+                return self._once(work, limit)
             except psycopg.Error as e:
-                if pause is None or not self._passing(e):
+                pause = self._pause(e, tries, time.monotonic() - began, retries)
+                if pause is None:
                     raise self.explain(e) from e
-                time.sleep(pause * random.uniform(0.5, 1.5))
-                if self._pool is not None and e.sqlstate in (None, *_GONE):
-                    self._pool.check()  # others of the pool died with it: one try each would use up all tries
-            except DatabaseError:  # not even a first connection
-                if pause is None or self._pool is None:
-                    raise
-                time.sleep(pause)
-        raise AssertionError("unreachable")
+                if _is_lost(e):
+                    self.pool().drop_idle()  # they may be lost with it: one try each would use up all tries
+            time.sleep(pause)
+            tries += 1
 
-    def run(self, *steps: Step) -> list[Rows]:
+    def run(self, *steps: Step, limit: float | None = None) -> list[Rows]:
         """Statements in one round trip and one transaction; each one's cursor, its rows still to fetch."""
-        return self.attempt(lambda conn: pipeline(conn, steps))
+        return self.attempt(lambda conn: pipeline(conn, steps), limit=limit)
 
-    @staticmethod
-    def _passing(e: psycopg.Error) -> bool:
-        if isinstance(e, PoolTimeout):
-            return False  # it has waited long enough already
-        return isinstance(e, _TRANSIENT) or (isinstance(e, psycopg.OperationalError) and e.sqlstate is None)
+    def _pause(self, e: psycopg.Error, tries: int, elapsed: float, retries: Sequence[float]) -> float | None:
+        """Seconds before the next try; None: there is none."""
+        jitter = random.uniform(0.5, 1.5)
+        if not retries or isinstance(e, PoolBusyError):
+            return None
+        if not _is_lost(e):
+            return retries[tries] * jitter if isinstance(e, _TRANSIENT) and tries < len(retries) else None
+        left = self._patience - elapsed
+        if left > 0:
+            return min(left, (retries[tries] if tries < len(retries) else _LATER) * jitter)
+        # To find out that nobody answers takes longer than patience has. A new connection may be all it needs.
+        return retries[0] * jitter if tries == 0 and not isinstance(e, _NotThereError) else None
 
     def unreachable(self, e: Exception) -> DatabaseError:
         """One line that names the host and the reason, never the password."""
@@ -325,22 +324,49 @@ class Database:
             e, (errors.UndefinedTable, errors.InvalidSchemaName, errors.UndefinedColumn, errors.UndefinedObject)
         ):
             return SchemaError(f"schema {self.schema} is missing or too old for this release; run: forge db migrate")
-        if isinstance(e, errors.QueryCanceled) and self._timeout is not None:
+        if isinstance(e, errors.QueryCanceled):
             return DatabaseError(f"PostgreSQL took more than {self._timeout:g} s over a statement and was told to stop")
         if isinstance(e, psycopg.OperationalError):
             return self.unreachable(e)
         return DatabaseError(f"PostgreSQL refused: {str(e).strip().splitlines()[0]}")
 
 
+class _NotThereError(psycopg.OperationalError):
+    """No connection could be made."""
+
+
+def _is_lost(e: psycopg.Error) -> bool:
+    """The connection is gone, or never was."""
+    return isinstance(e, psycopg.OperationalError) and (e.sqlstate is None or e.sqlstate in _GONE)
+
+
 def _limit(conn: Connection, seconds: float, *, local: bool) -> None:
     """The second one frees what a client holds that was stopped, or cut off, in the middle of a transaction."""
-    for name in ("statement_timeout", "idle_in_transaction_session_timeout"):
-        value = str(max(1, round(seconds * 1000)))
-        conn.execute("select set_config(%s, %s, %s)", (name, value, local), prepare=False)
+    value = str(max(1, round(seconds * 1000)))
+    names = "statement_timeout", "idle_in_transaction_session_timeout"
+    both = "select set_config(%s, %s, %s), set_config(%s, %s, %s)"
+    conn.execute(both, (names[0], value, local, names[1], value, local), prepare=False)
+
+
+class _Quiet(logging.Filter):
+    """psycopg warns of what it met while it cleaned up after an error. In a verb of ours the error itself is raised;
+    whatever a program does with psycopg besides is warned of as ever."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.here = threading.local()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not (getattr(self.here, "on", False) and str(record.msg).startswith("error ignored"))
+
+
+_quiet = _Quiet()
+logging.getLogger("psycopg").addFilter(_quiet)
 
 
 def pipeline(conn: Connection, steps: Sequence[Step]) -> list[Rows]:
     """Send all, then wait once. Without BEGIN: what stands before one Sync is one transaction of the server's."""
+    conn.ask()
     if len(steps) == 1:  # pipeline mode would only add its own bookkeeping, 0.1 ms
         return [_execute(conn, steps[0])]
     with conn.pipeline():
@@ -392,24 +418,24 @@ def bare(
 ) -> PGresult:
     """One statement through libpq alone: 0.13 ms less than through a cursor, where a commit takes 0.4. It cannot be
     interrupted, so it is for statements that wait for nothing but rows that are locked for a moment and the commit."""
+    conn.ask()
     link = conn.pgconn
     binary = Format.BINARY
     if conn.prepare_threshold is None:
         result = link.exec_params(query.text("dollar").encode(), values, None, formats, binary)
     else:
         # The server's own list would cost a round trip; the connection remembers what was prepared on it.
-        prepared: dict[str, bytes] = conn.__dict__.setdefault("forge_prepared", {})
-        name = prepared.get(query.name)
+        name = conn.prepared.get(query.name)
         if name is None:
             name = query.name.encode()
             _check(conn, link.prepare(name, query.text("dollar").encode()))
-            prepared[query.name] = name
+            conn.prepared[query.name] = name
         result = link.exec_prepared(name, values, formats, binary)  # type: ignore[arg-type]  # None is NULL there too
     try:
         _check(conn, result)
     except errors.InvalidSqlStatementName:
         # psycopg's rollback deallocates all, ours too; so does a DISCARD ALL.
-        conn.__dict__.pop("forge_prepared", None)
+        conn.prepared.clear()
         raise
     return result
 

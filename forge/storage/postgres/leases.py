@@ -35,17 +35,13 @@ class PostgresLeases(Leases):
     """See `Leases`."""
 
     def __init__(self, db: Database, queries: Queries) -> None:
-        """`db` is for it alone: whatever the services of a leader wait for, its lease must not."""
+        """`db` is not that of the services: whatever those of a leader wait for, its lease must not."""
         self._db, self._queries = db, queries
-
-    def close(self) -> None:
-        """Give back the connection."""
-        self._db.close()
 
     def acquire(self, holder: Holder, ttl: float) -> Answer:
         params = {"key": holder.key, "pod": holder.pod, "host": holder.host, "pid": holder.pid, "ttl": ttl}
-        found = self._db.run(Step(self._queries.wait_for_disk, {}), Step(self._queries.acquire_lease, params))[1]
-        term, left = found.fetchall()[0]
+        settings = Step(self._queries.wait_for_disk, {}), Step(self._queries.wait_a_moment, {})
+        term, left = self._db.run(*settings, Step(self._queries.acquire_lease, params))[2].fetchall()[0]
         return Answer(term, ttl if term is not None else left)
 
     def renew(self, term: int, holder: Holder, ttl: float) -> bool:
@@ -53,7 +49,7 @@ class PostgresLeases(Leases):
         return self._db.run(Step(self._queries.renew_lease, params))[0].rowcount == 1
 
     def release(self, term: int) -> None:
-        self._db.run(Step(self._queries.release_lease, {"term": term}))
+        self._db.run(Step(self._queries.wait_a_moment, {}), Step(self._queries.release_lease, {"term": term}))
 
     def leader(self) -> Leader | None:
         rows = self._db.run(Step(self._queries.leader, {}))[0].fetchall()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import select
+import threading
 
 import psycopg
 
@@ -11,6 +13,7 @@ from forge.job import Claim
 from forge.storage.listener import Listener
 from forge.storage.postgres.connection import Connection, Database
 from forge.storage.postgres.rows import pushed_claim
+from forge.storage.postgres.watch import shut_down
 
 __all__ = ["PostgresListener"]
 
@@ -21,14 +24,16 @@ class PostgresListener(Listener):
     def __init__(self, db: Database) -> None:
         self._db = db
         self._conn: Connection | None = None
+        self._asked = False  # it has not answered yet
+        self._using = threading.Lock()  # the connection; never for long
         self._pushed: list[Claim] = []
 
     def wait(self, timeout: float) -> set[str]:
         """Queues that woke up, `cancel:<pod>`, `leader:`, `drain:<budget>`, or `*`. DatabaseError: it is away."""
-        if self._conn is None:
-            self._conn = self._connect()
-            return {"*"}
         try:
+            if self._conn is None:
+                self._conn = self._connect()
+                return {"*"}
             if timeout:
                 poll = select.poll()
                 poll.register(self._conn.fileno(), select.POLLIN)
@@ -42,9 +47,15 @@ class PostgresListener(Listener):
         conn = self._db.connect()
         # Another one for each connection: what was sent to the last one and not heard never will be.
         push = f"{self._db.schema}.push.{secrets.token_hex(8)}"
-        for channel in (*(f"{self._db.schema}.{name}" for name in ("wake", "cancel", "leader", "drain")), push):
-            conn.execute(f'listen "{channel}"')
-        row = conn.execute("select pg_backend_pid()").fetchone()
+        try:
+            with self._db.watched(conn):
+                for channel in (*(f"{self._db.schema}.{name}" for name in ("wake", "cancel", "leader", "drain")), push):
+                    conn.execute(f'listen "{channel}"')
+                row = conn.execute("select pg_backend_pid()").fetchone()
+        except BaseException:
+            conn.close()
+            raise
+        self._asked = False
         # Through a pooler a notification may go astray: a wake-up costs a poll, a job would cost more.
         self.channel = push if row is not None and row[0] == conn.info.backend_pid else None
         return conn
@@ -52,15 +63,29 @@ class PostgresListener(Listener):
     def _heard(self, conn: Connection) -> set[str]:
         """What has come in; through libpq alone, which is twice as fast as psycopg's generator."""
         woken: set[str] = set()
-        conn.pgconn.consume_input()
-        while note := conn.pgconn.notifies():
-            channel, text = note.relname.decode(), note.extra.decode()
-            if channel == self.channel:
-                self._pushed.append(pushed_claim(text))
-            else:
-                name = channel.rpartition(".")[2]
-                woken.add(text if name == "wake" else f"{name}:{text}")
+        with self._using:
+            conn.pgconn.consume_input()
+            while self._asked and not conn.pgconn.is_busy():  # first: this may find notifications behind the answer
+                self._asked = conn.pgconn.get_result() is not None
+            while note := conn.pgconn.notifies():
+                channel, text = note.relname.decode(), note.extra.decode()
+                if channel == self.channel:
+                    self._pushed.append(pushed_claim(text))
+                else:
+                    name = channel.rpartition(".")[2]
+                    woken.add(text if name == "wake" else f"{name}:{text}")
         return woken
+
+    def probe(self) -> None:
+        with self._using:
+            if self._conn is None:
+                return
+            if self._asked:
+                shut_down(self._conn)
+            else:
+                with contextlib.suppress(psycopg.OperationalError):  # whoever reads from it will find out
+                    self._conn.pgconn.send_query(b"")
+                    self._asked = True
 
     def pushed(self) -> list[Claim]:
         claims, self._pushed = self._pushed, []
@@ -71,6 +96,7 @@ class PostgresListener(Listener):
 
     def close(self) -> None:
         """Stop listening."""
-        if self._conn is not None:
-            self._conn.close()
-        self._conn = self.channel = None
+        with self._using:
+            if self._conn is not None:
+                self._conn.close()
+            self._conn = self.channel = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -27,8 +27,7 @@ from forge.storage.metrics import (
     scaled,
     vitals_row,
 )
-from forge.storage.postgres.claims import Claims
-from forge.storage.postgres.connection import Connection, Database, pipeline
+from forge.storage.postgres.connection import LONG, Connection, Database, pipeline
 from forge.storage.postgres.leases import led
 from forge.storage.statements import Queries
 
@@ -42,8 +41,8 @@ class PostgresMetrics(Metrics):
 
     due_epoch = 946_684_800.0
 
-    def __init__(self, db: Database, queries: Queries, claims: Claims) -> None:
-        self._db, self._queries, self._claims = db, queries, claims
+    def __init__(self, db: Database, queries: Queries, connections: Callable[[], int]) -> None:
+        self._db, self._queries, self._connections = db, queries, connections
 
     def _rows(self, name: str, /, **params: Any) -> list[tuple[Any, ...]]:
         return self._db.run(Step(getattr(self._queries, name), params))[0].fetchall()
@@ -74,7 +73,7 @@ class PostgresMetrics(Metrics):
         return Taken(*self._rows("write_metrics", **params)[0])
 
     def connections(self) -> int:
-        return self._db.size + self._claims.size
+        return self._connections()
 
     # -- for the leader ----------------------------------------------------------------------------------------
 
@@ -154,7 +153,9 @@ class PostgresMetrics(Metrics):
         return [DatabasePoint(at, DatabaseFigures(*figures)) for at, *figures in rows]
 
     def _range(self, name: str, since: float, until: float, step: int, **more: Any) -> Sequence[tuple[Any, ...]]:
-        return self._rows(name, since=since, until=until, step=check_step(step), **more)
+        params = {"since": since, "until": until, "step": check_step(step), **more}
+        steps = Step(self._queries.take_your_time, {}), Step(getattr(self._queries, name), params)
+        return self._db.run(*steps, limit=LONG)[1].fetchall()
 
 
 def _json(value: Any) -> str:

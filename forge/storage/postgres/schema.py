@@ -27,8 +27,7 @@ def _current(conn: Connection, schema: str) -> int:
 def state(db: Database) -> SchemaState:
     """Which migrations are there and which are missing."""
     known = migrations("postgres", db.schema)
-    with db.connect() as conn:
-        current = _current(conn, db.schema)
+    current = db.attempt(lambda conn: _current(conn, db.schema))
     return SchemaState(current, known[-1][0], tuple((n, title) for n, title, _ in known if n > current))
 
 

@@ -441,6 +441,10 @@ update forge.pod p set reaped_at = now() from gone where p.id = gone.id returnin
 -- name: take_your_time
 select set_config('statement_timeout', '15min', true)
 
+-- A COPY lasts as long as its producer makes jobs.
+-- name: no_hurry
+select set_config('statement_timeout', '0', true)
+
 -- name: claims_of_pods
 select id, claim, dedupe_key is not null, queue from forge.job j
  where status = 'in_progress'
@@ -633,6 +637,10 @@ select to_regclass('forge.migration') is not null
 -- A term must not be issued twice, so it is on disk before it is known: else a crash could take it back.
 -- name: wait_for_disk
 select set_config('synchronous_commit', 'on', true) where current_setting('synchronous_commit') = 'off'
+
+-- A takeover waits for the writes of the term before. Not for long at a time: beats are on the same connection.
+-- name: wait_a_moment
+select set_config('lock_timeout', '1s', true)
 
 -- The lease is free if it was given back or has lapsed, is the asker's own (whose earlier answer was lost), or its pod is
 -- no more. One that was renewed in the future has lapsed too, or a clock set back by an hour would leave the cluster

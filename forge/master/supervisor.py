@@ -178,7 +178,7 @@ class Master:
 
     def _patience(self) -> float:
         now = time.monotonic()
-        at = [self._tick_at, self._notifier.due, self.programs.due(), self._budgets.due]
+        at = [self._tick_at, self._notifier.due, self.programs.due(), self._budgets.due, self._writer.due]
         if self._serving(now) and not self._writer.behind:  # else the news that they are written ends the wait
             at += [look for lane in self.lanes.values() if (look := lane.next_look()) is not None]
         return max(min(at) - now, 0.0)
@@ -239,8 +239,8 @@ class Master:
             if queue in self.lanes:
                 self.lanes[queue].due_in(seconds, now)
 
-    def _news_outage(self, error: str) -> None:
-        self.presence.outage(error)
+    def _news_outage(self, error: str, writing: bool = False) -> None:
+        self.presence.outage(error, writing=writing)
 
     def _news_trouble(self, error: str) -> None:
         if self._sometimes(error, time.monotonic()):

@@ -81,6 +81,7 @@ class Hearing:
             return
         if isinstance(ending.outcome, Written):  # in the database already, with the handler's own writes
             self._meter.completed(slot.queue)
+            self._writer.ended += 1
         else:
             late = ending if stop is None else ended_late(ending, stop, self._crew.nurseries.current.kinds)
             self._writer.end(late)

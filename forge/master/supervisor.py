@@ -20,6 +20,7 @@ from typing import Any
 from forge import logs
 from forge.config import Config
 from forge.errors import DatabaseError, ExitCode, ForgeError
+from forge.master.books import Books
 from forge.master.budgets import Budgets
 from forge.master.claiming import Claimer
 from forge.master.commands import Hidden
@@ -100,6 +101,8 @@ class Master:
         self.programs.configure(config, nursery)
         self.programs.places.ran = self._meter.ran
         self._claimer.take = self.programs.take
+        parts = (self.lanes, self.programs, self._claimer, self._offers, self._writer)
+        self._books = Books(storage, self.presence, *parts)
         self._make_lanes()
 
     # -- its life ----------------------------------------------------------------------------------------------
@@ -204,6 +207,7 @@ class Master:
             at.append(now + TICK)
         self._sharing.note(self.programs.in_hand)
         self._offers.reconsider(self.lanes.values(), now)
+        self._books.tick(now)
         self._tick_at = min(at)
 
     # -- news --------------------------------------------------------------------------------------------------
@@ -272,6 +276,7 @@ class Master:
         for lane in self.lanes.values():
             lane.waiting.clear()
         self.crew.forget("the pod had been taken for dead")
+        self._books.start_over()
 
     # -- settings ----------------------------------------------------------------------------------------------
 

@@ -1,9 +1,7 @@
 """Endings, from when they are known until they are in the database. None is ever dropped.
 
-A database that is away, or takes no writes, is waited for by the courier that writes. One that takes writes and refuses
-a batch refuses some ending in it, and the others must not wait for that one: the batch is divided until it is found,
-and that job has failed instead. What somebody else has locked is set apart, and so is what cannot be written even so:
-it is tried again, and again, while the others go on.
+A database that is away, or takes no writes, is waited for by the courier that writes. What cannot be written although
+others can (see `forge.master.batch`) is set apart, and tried again and again while the others go on.
 """
 
 from __future__ import annotations
@@ -13,172 +11,21 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 from forge import failpoints
-from forge.codec import as_text
-from forge.errors import DatabaseError
 from forge.job import Claim, Dead, Done, Ending, Failed, Released, Snooze, Status
+from forge.master.batch import TELL_AFTER, Apart, Batch, group_of
 from forge.master.couriers import LONGEST_PAUSE, Courier, Post
 from forge.master.meter import Meter
 from forge.master.presence import Presence
 from forge.master.telling import Sometimes, counted, log
 from forge.storage import Storage
-from forge.storage.contract import Fates, RowsLocked
 
-__all__ = ["LOCK_WAIT", "MOST_UNWRITTEN", "Apart", "Batch", "Writer"]
+__all__ = ["MOST_UNWRITTEN", "Writer"]
 
 MOST_UNWRITTEN = 6000  # endings
-PAUSE = 60.0  # seconds until a job whose result cannot be stored is tried again
-LOCK_WAIT = 0.2  # seconds to wait for a row that somebody else has locked, with all that is to be written beside it
-# How often a batch may wait so long without learning which rows are locked: then it is something that they share.
-MOST_WAITS = 4
-FIRST_PAUSE = 0.25  # seconds until what was set apart is tried again; each time twice as long, up to LONGEST_PAUSE
-_LOCKED = "somebody has locked its row"
-TELL_AFTER = 5.0  # seconds after which it is told that endings wait,
-TELL_EVERY = 60.0  # and that they still do
-
-
-@dataclass(slots=True, eq=False)
-class Apart:
-    """An ending that cannot be written now, although others can."""
-
-    ending: Ending
-    why: str  # for people
-    locked: bool  # somebody has locked its row, or one that it shares with others
-    since: float  # monotonic
-    at: float = 0.0  # the same: when to try again
-    pause: float = FIRST_PAUSE
-
-
-class Batch:
-    """Endings on their way. Call it until it answers; an exception means later."""
-
-    def __init__(
-        self,
-        storage: Storage,
-        endings: Sequence[Ending],
-        max_crashes: int,
-        meter: Meter | None = None,
-        again: Sequence[Apart] = (),
-    ) -> None:
-        """`again` were set apart before. They are looked at first, so that those that are still locked cost nothing."""
-        self._storage, self._max_crashes, self._meter = storage, max_crashes, meter or Meter()
-        self.fates: Fates = []
-        self.refused: list[Ending] = []  # that could not be written: their jobs have failed instead
-        self.apart: list[Apart] = []
-        self.stale: list[Ending] = []
-        self._todo = [list(endings)] if endings else []
-        self._again = list(again)
-        self._substitutes: set[int] = set()  # by identity: endings that stand for refused ones
-        self._waits = 0
-
-    @property
-    def left(self) -> list[Ending]:
-        """Those that are neither written nor set apart."""
-        return [*(ending for part in self._todo for ending in part), *(each.ending for each in self._again)]
-
-    def __call__(self) -> None:
-        """Until all are written or set apart."""
-        self._look_again()
-        while self._todo:
-            part, began = self._todo[-1], time.monotonic()
-            try:
-                stale = self._storage.finalize(
-                    part, max_crashes=self._max_crashes, fates=self.fates, lock_wait=LOCK_WAIT
-                )
-            except RowsLocked:
-                self._locked(part)
-            except Exception as e:  # noqa: BLE001 (whatever it is, it is about this part or about the database)
-                self._refused(part, e)
-            else:
-                self._meter.took("finalizes", began)
-                self.stale += stale
-                self._todo.pop()
-
-    # -- locks -------------------------------------------------------------------------------------------------
-
-    def _look_again(self) -> None:
-        """Write what was set apart, if it can be: those that were locked together, the others each by itself."""
-        if not self._again:
-            return
-        locked = {id(ending) for ending in self._storage.locked([each.ending for each in self._again])}
-        still = [each for each in self._again if id(each.ending) in locked]
-        if still:
-            self._ask_who(min(still, key=lambda each: each.since))
-        free = [each for each in self._again if id(each.ending) not in locked]
-        self.apart, self._again = still, []
-        if were_locked := [each.ending for each in free if each.locked]:
-            self._todo.append(were_locked)
-        for each in free:
-            if not each.locked:
-                self._todo.append([each.ending])
-                self._substitutes.add(id(each.ending))
-
-    def _ask_who(self, oldest: Apart) -> None:
-        if time.monotonic() - oldest.since >= TELL_AFTER:
-            holder = self._storage.lock_holder(oldest.ending.claim)
-            oldest.why = f"{_LOCKED} by {holder}" if holder else _LOCKED
-
-    def _locked(self, part: list[Ending]) -> None:
-        """Write those that can be. If none of their own rows is locked, it is one that they share: look for those who
-        do not, but not for long."""
-        locked = {id(ending) for ending in self._storage.locked(part)}
-        free = [ending for ending in part if id(ending) not in locked]
-        self._todo.pop()
-        if locked:
-            self._set_apart([ending for ending in part if id(ending) in locked], _LOCKED, locked=True)
-            self._todo += [free] if free else []
-            return
-        self._waits += 1
-        if len(part) == 1 or self._waits > MOST_WAITS:
-            self._set_apart(part, "something it needs is locked", locked=True)
-        else:
-            self._todo += _divided(part)
-
-    def _set_apart(self, endings: Iterable[Ending], why: str, *, locked: bool) -> None:
-        now = time.monotonic()
-        self.apart += [Apart(ending, why, locked, since=now) for ending in endings]
-
-    # -- refusals ----------------------------------------------------------------------------------------------
-
-    def _refused(self, part: list[Ending], error: Exception) -> None:
-        self._check_database(_size(part[0]) if len(part) == 1 else 0)
-        self._todo.pop()
-        if len(part) > 1:
-            self._todo += _divided(part)
-            return
-        (ending,), said = part, as_text(str(error), 500)
-        if id(ending) in self._substitutes:
-            self._set_apart(part, f"the database refuses it: {said}", locked=False)
-            return
-        substitute = Ending(ending.claim, Failed(f"the result could not be stored: {said}"), PAUSE)
-        self._substitutes.add(id(substitute))
-        self.refused.append(ending)
-        self._todo.append([substitute])
-
-    def _check_database(self, size: int) -> None:
-        """Raise if the ending is not to blame: the database is away, or refuses what has nothing to do with it."""
-        self._storage.now()
-        try:
-            self._storage.try_writing(size)
-        except Exception as e:
-            raise DatabaseError(f"the database refuses writes: {e}") from e
-
-
-def _divided(part: list[Ending]) -> list[list[Ending]]:
-    """By queue, if there are several, else in halves; what comes last is tried first."""
-    queues = {ending.claim.queue for ending in part}
-    if len(queues) > 1:
-        return [[ending for ending in part if ending.claim.queue == queue] for queue in sorted(queues)]
-    middle = len(part) // 2
-    return [part[middle:], part[:middle]]
-
-
-def _size(ending: Ending) -> int:
-    """Bytes of the largest thing in it, about."""
-    children = max((len(job.payload) for job in ending.children), default=0)
-    return max(len(ending.result or b""), len(ending.traceback or ""), children)
+TELL_EVERY = 60.0  # seconds between two lines that say that endings still wait
 
 
 class Writer:
@@ -280,6 +127,8 @@ class Writer:
             self._tell_of_waiting()
             return
         again = self._due_again() if self._apart else []
+        if self._apart and self._endings:
+            self._join_apart()
         if self._endings or again:
             endings, self._endings = self._endings, []
             due, self._due = self._due, set()
@@ -297,6 +146,19 @@ class Writer:
         found = [each for each in self._apart if each.at <= now]
         self._apart = [each for each in self._apart if each.at > now]
         return found
+
+    def _join_apart(self) -> None:
+        """What would wait for the same row as others that wait already does so with them."""
+        waiting = {group_of(each.ending): each for each in self._apart if each.shared}
+        if waiting:
+            endings, self._endings = self._endings, []
+            for ending in endings:
+                if (like := waiting.get(group_of(ending))) is None:
+                    self._endings.append(ending)
+                else:
+                    if type(ending.outcome) is Done:
+                        self._done[ending.claim.queue] -= 1
+                    self._apart.append(replace(like, ending=ending))
 
     # -- news --------------------------------------------------------------------------------------------------
 

@@ -14,8 +14,8 @@ import pytest
 
 from forge.errors import DatabaseError
 from forge.job import Claim, Dead, Done, Ending, Failed, Snooze, Status
-from forge.master import writing
-from forge.master.writing import Batch, Writer
+from forge.master.batch import Batch
+from forge.master.writing import Writer
 from forge.storage import Storage, open_storage
 from tests.storage.helpers import plain_job
 
@@ -137,9 +137,8 @@ class Pod:
 
 
 def test_an_ending_that_cannot_be_written_at_all_is_kept_and_tried_again(
-    storage: Storage, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    storage: Storage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(writing, "FIRST_PAUSE", 0.01)
     found = claims(storage, 3)
     stubborn = Stubborn(storage, found[1])
     news: list[tuple[Any, ...]] = []
@@ -152,13 +151,14 @@ def test_an_ending_that_cannot_be_written_at_all_is_kept_and_tried_again(
     writer = Writer(cast(Any, stubborn), post, cast(Any, Pod()), lambda *_: None)
     writer.start()
 
-    def turn() -> None:
+    def turn() -> bool:
         writer.flush(3)
         came.wait(0.05)
         came.clear()
         while news:
             _, courier, then, answer, error = news.pop(0)
             courier.is_back(then, answer, error)
+        return False
 
     for claim in found:
         writer.end(Ending(claim, Done()))

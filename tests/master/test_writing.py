@@ -8,7 +8,8 @@ import pytest
 
 from forge.errors import DatabaseError
 from forge.job import Claim, Done, Ending, Status
-from forge.master.writing import MOST_UNWRITTEN, Batch, Writer
+from forge.master.batch import Batch
+from forge.master.writing import MOST_UNWRITTEN, Writer
 from forge.storage import open_storage
 from tests.storage.helpers import plain_job
 

@@ -18,7 +18,17 @@ from forge.codec import UNREADABLE, as_seconds, as_text, type_name
 from forge.errors import InvalidJob
 from forge.job import Cancelled, Dead, Done, Failed, NewJob, Outcome, Snooze, Throttled
 
-__all__ = ["MAX_MESSAGE", "MAX_TRACEBACK", "children", "failed", "message_of", "raised", "returned", "traceback_of"]
+__all__ = [
+    "MAX_MESSAGE",
+    "MAX_TRACEBACK",
+    "children",
+    "failed",
+    "message_of",
+    "raised",
+    "returned",
+    "reworded",
+    "traceback_of",
+]
 
 MAX_MESSAGE = 8_000  # characters; the rest is cut
 MAX_TRACEBACK = 100_000  # the same, in the middle: how it began and what came of it are at the ends
@@ -52,6 +62,11 @@ def raised(error: BaseException) -> Outcome:
 def failed(error: BaseException) -> Failed:
     """The failure of a job that ended in this. It never raises."""
     return _made_of(Failed(message_of(error)), error, type_name(error))
+
+
+def reworded(outcome: Failed, more: str) -> Failed:
+    """The same failure with more to say. Another object: the handler may raise the first one again."""
+    return _made_of(Failed(outcome.message + more), outcome.__cause__ or outcome, outcome.error_type)
 
 
 def message_of(error: BaseException) -> str:

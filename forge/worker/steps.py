@@ -11,7 +11,6 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Coroutine, Mapping
-from copy import copy
 from typing import Any
 
 import orjson
@@ -20,7 +19,7 @@ from forge import codec, fastpath
 from forge.app.context import Context, stopped
 from forge.app.registry import Handler
 from forge.errors import InvalidJob
-from forge.job import Claim, Done, Ending, Failed, Outcome, Released, Written
+from forge.job import Claim, Done, Ending, Failed, Released, Written
 from forge.logs import current_job
 from forge.retry import DEFAULT_BACKOFF, Backoff
 from forge.worker import outcomes
@@ -151,8 +150,9 @@ def raised(ctx: Context, handler: Handler, error: BaseException) -> Ending:
         try:
             return _done(ctx, outcome)
         except BaseException as e:  # noqa: BLE001 (a result that cannot be kept)
-            outcome = e if type(e) is Failed else outcomes.failed(e)
-            error = e
+            outcome, error = outcomes.raised(e), e
+            if isinstance(outcome, Done):
+                outcome = outcomes.failed(e)
     return _settled(ctx, handler, Ending(ctx._claim, outcome, traceback=outcomes.traceback_of(error, _OWN)))
 
 
@@ -164,9 +164,12 @@ def _settled(ctx: Context, handler: Handler, ending: Ending) -> Ending:
         return Ending(ctx._claim, Written())
     if ctx._why is not None:
         ending = ending._replace(outcome=stopped(ctx._why))
-    elif not isinstance(handler.backoff, Backoff) and isinstance(ending.outcome, Failed):
-        ending = ending._replace(outcome=copy(ending.outcome))  # which may be told that the curve is broken
-    return ending._replace(delay=_delay(handler, ctx._claim, ending.outcome))
+    if not isinstance(ending.outcome, Failed):
+        return ending
+    delay, broken = _delay(handler, ctx._claim)
+    if broken is not None:
+        ending = ending._replace(outcome=outcomes.reworded(ending.outcome, f" (and its backoff failed: {broken})"))
+    return ending._replace(delay=delay)
 
 
 def _encoded(claim: Claim, result: Any) -> bytes | None:
@@ -185,20 +188,18 @@ def unknown_kind(claim: Claim, give_up_after: float | None = None) -> Ending:
     return Ending(claim, outcome, random.uniform(*UNKNOWN_KIND_PAUSE))
 
 
-def _delay(handler: Handler, claim: Claim, outcome: Outcome) -> float:
-    """Seconds until the retry of a failed job, by the task's curve; by forge's own if the user's is broken."""
-    if not isinstance(outcome, Failed):
-        return 0.0
-    curve = handler.backoff
+def _delay(handler: Handler, claim: Claim) -> tuple[float, str | None]:
+    """Seconds until the retry of a failed job, by the task's curve; by forge's own if the user's is broken, and how."""
+    curve, broken = handler.backoff, None
     if not isinstance(curve, Backoff):
         try:
             seconds = codec.as_seconds(float(curve(claim.attempt)))
             if seconds is not None:
-                return seconds
+                return seconds, None
         except BaseException as e:  # noqa: BLE001 (user code)
-            outcome.message += f" (and its backoff failed: {outcomes.message_of(e)})"
+            broken = outcomes.message_of(e)
         curve = DEFAULT_BACKOFF
-    return fastpath.delay(curve.curve, claim.attempt, curve.base, curve.cap, random.random())
+    return fastpath.delay(curve.curve, claim.attempt, curve.base, curve.cap, random.random()), broken
 
 
 _OWN = (

@@ -10,21 +10,38 @@ import dataclasses
 import datetime
 import decimal
 import enum
+import math
 import numbers
 import re
 import uuid
-from typing import Any
+from collections.abc import Callable
+from typing import Any, get_args
 
 import orjson
 
 from forge.errors import InvalidJob
 from forge.fastpath import check_json
+from forge.job import LONGEST_DELAY, Line, NewJob, OnConflict
 
-__all__ = ["MAX_DEPTH", "MAX_NAME", "MAX_PAYLOAD", "check_name", "clean_text", "decode", "encode_payload"]
+__all__ = [
+    "MAX_DEPTH",
+    "MAX_NAME",
+    "MAX_PAYLOAD",
+    "UNREADABLE",
+    "as_seconds",
+    "as_text",
+    "check_job",
+    "check_name",
+    "clean_text",
+    "decode",
+    "encode_payload",
+    "type_name",
+]
 
 MAX_DEPTH = 64  # brackets within brackets
 MAX_PAYLOAD = 1_048_576  # bytes of JSON
 MAX_NAME = 255  # characters
+UNREADABLE = "(its message cannot be read)"
 
 _BAD_IN_NAME = re.compile("[\x00-\x1f\x7f-\x9f,\ud800-\udfff]")
 _INT64_MIN, _UINT64_MAX = -(2**63), 2**64 - 1
@@ -102,6 +119,130 @@ def clean_text(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-8", "backslashreplace").decode()
     return text
+
+
+def as_text(value: object, most: int) -> str:
+    """Anything as text that every database can hold, of at most so many characters. It never raises, whatever the
+    value's own methods do.
+
+    Bytes are read as UTF-8; an exception is `Type: message`; of anything else it is what str() says, or repr()."""
+    try:
+        kind = type(value)
+        if issubclass(kind, str):
+            text = str.__str__(value)
+        elif issubclass(kind, (bytes, bytearray, memoryview)):
+            text = bytes(value).decode(errors="replace")  # type: ignore[call-overload]
+        elif issubclass(kind, BaseException):
+            said = _spoken(value, str)
+            text = f"{type_name(value)}: {said}" if said else type_name(value)
+        else:
+            text = _spoken(value, str, repr)
+        return _cut(clean_text(text), most)
+    except BaseException:  # noqa: BLE001 (user code; even SystemExit is only what it has to say)
+        return UNREADABLE
+
+
+def _spoken(value: object, *ways: Callable[[object], str]) -> str:
+    for say in ways:
+        try:
+            return clean_text(say(value))
+        except BaseException:  # noqa: BLE001 (the same)
+            continue
+    return UNREADABLE
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def type_name(value: object) -> str:
+    """The name of a value's class, whatever its metaclass says."""
+    return clean_text(_name(type(value)))
+
+
+_name = type.__dict__["__name__"].__get__
+
+
+def as_seconds(value: object) -> float | None:
+    """A number of seconds, 0 or more, no longer than any delay can be; None if it is no such number. It never raises.
+
+    Infinity and NaN are none, nor is True, nor an integer that no float holds."""
+    try:
+        if not issubclass(type(value), numbers.Real) or type(value) is bool:
+            return None
+        seconds = float(value)  # type: ignore[arg-type]
+        return min(seconds, LONGEST_DELAY) if math.isfinite(seconds) and seconds >= 0 else None
+    except BaseException:  # noqa: BLE001 (a number of somebody's own)
+        return None
+
+
+_INT2, _INT4 = 2**15 - 1, 2**31 - 1
+# Whole numbers of a job: their least and most, and whether there may be none.
+_WHOLE = {
+    "priority": (-_INT2 - 1, _INT2, False),
+    "max_attempts": (1, _INT2, False),
+    "timeout": (1, _INT4, False),
+    "unique_for": (0, _INT4, True),
+    "keep_result": (0, _INT4, True),
+}
+_KEY_CHARS, _KEY_BYTES, _TAG_CHARS = 1024, 2600, 255
+
+
+def check_job(job: NewJob) -> NewJob:
+    """The job itself, if both databases can hold all of it but the payload, which is not looked at; else `InvalidJob`.
+
+    For jobs that come from outside as a whole. What a producer passes is checked with more advice before."""
+    if type(job) is not NewJob:
+        raise InvalidJob(f"that is no job but {_type_name(job)}; make one with app.job(kind, payload)")
+    if not isinstance(job.id, uuid.UUID):
+        raise InvalidJob(f"id must be a UUID, not {_type_name(job.id)}")
+    check_name(job.kind, "kind")
+    check_name(job.queue, "queue")
+    for field, (least, most, optional) in _WHOLE.items():
+        _check_whole(getattr(job, field), field, least, most, optional)
+    if as_seconds(job.delay) != job.delay:
+        raise InvalidJob(f"delay must be a number of seconds from 0 to {LONGEST_DELAY:.0f}")
+    if job.run_at is not None and _zone_of(job.run_at) is None:
+        raise InvalidJob("run_at must be a datetime with a time zone")
+    if job.dedupe_key is not None:
+        _check_text(job.dedupe_key, "dedupe_key", _KEY_CHARS)
+        if len(job.dedupe_key.encode()) > _KEY_BYTES:
+            raise InvalidJob(f"dedupe_key has more than {_KEY_BYTES} bytes")
+    if job.on_conflict not in get_args(OnConflict):
+        raise InvalidJob(f"on_conflict must be one of {', '.join(get_args(OnConflict))}")
+    if type(job.tags) is not tuple:
+        raise InvalidJob(f"tags must be a tuple of texts, not {_type_name(job.tags)}")
+    for tag in job.tags:
+        _check_text(tag, "a tag", _TAG_CHARS)
+    if job.line is not None:
+        _check_line(job.line)
+    return job
+
+
+def _zone_of(at: object) -> datetime.timedelta | None:
+    return at.utcoffset() if isinstance(at, datetime.datetime) else None
+
+
+def _check_line(line: Line) -> None:
+    if type(line) is not Line:
+        raise InvalidJob(f"line must be a Line, not {_type_name(line)}")
+    _check_text(line.name, "the name of a line", 4 * _KEY_CHARS)
+    for field in ("rate_limit", "concurrency_key"):
+        if getattr(line, field) is not None:
+            _check_text(getattr(line, field), field, _KEY_CHARS)
+    _check_whole(line.concurrency, "concurrency", 1, _INT2, optional=True)
+
+
+def _check_whole(value: object, field: str, least: int, most: int, optional: bool) -> None:
+    if value is None and optional:
+        return
+    if type(value) is not int or not least <= value <= most:
+        raise InvalidJob(f"{field} must be a whole number from {least} to {most}")
+
+
+def _check_text(value: object, field: str, most: int) -> None:
+    if not isinstance(value, str) or len(value) > most or clean_text(value) != value:
+        raise InvalidJob(f"{field} must be text of at most {most} characters that a database can hold")
 
 
 class _Inspection:

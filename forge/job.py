@@ -15,6 +15,7 @@ from uuid import UUID
 __all__ = [
     "ACTIVE",
     "ENDED",
+    "LONGEST_DELAY",
     "Cancelled",
     "Claim",
     "Counts",
@@ -57,6 +58,8 @@ ACTIVE = frozenset({Status.PENDING, Status.FAILED, Status.IN_PROGRESS})
 ENDED = frozenset({Status.DONE, Status.DEAD, Status.CANCELLED})
 
 OnConflict = Literal["keep", "replace", "push"]
+
+LONGEST_DELAY = 100 * 365.25 * 86_400.0  # seconds that a job can be put off; every database has such a date
 
 
 class Line(NamedTuple):
@@ -151,6 +154,8 @@ class Claim(NamedTuple):
 
 class Outcome(Exception):
     """Base of the outcomes a handler may return or raise."""
+
+    error_type: str | None = None  # the name of the exception that it was made of, or of the handler's own class
 
     def __reduce__(self) -> tuple[Any, ...]:
         # An exception pickles its positional arguments; a dataclass may have been given keywords.

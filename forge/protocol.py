@@ -30,6 +30,7 @@ from uuid import UUID
 import orjson
 
 from forge import fastpath
+from forge.codec import MAX_DEPTH, as_seconds, as_text, check_job, clean_text
 from forge.job import (
     Cancelled,
     Claim,
@@ -57,6 +58,7 @@ __all__ = [
     "order_line",
     "record_of",
     "reply_line",
+    "seconds_taken",
     "within_limit",
 ]
 
@@ -126,15 +128,21 @@ def record_of(job: NewJob) -> dict[str, Any]:
 
 
 def new_job_of(record: dict[str, Any]) -> NewJob:
-    """The job in a message."""
-    found = {**record, "id": UUID(record["id"]), "payload": orjson.dumps(record["payload"])}
-    if "run_at" in found:
-        found["run_at"] = datetime.fromisoformat(found["run_at"])
-    if "tags" in found:
-        found["tags"] = tuple(found["tags"])
-    if "line" in found:
-        found["line"] = Line(*found["line"])
-    return NewJob(**found)
+    """The job in a message, if every field of it can be stored; a ValueError else (`InvalidJob` is one)."""
+    try:
+        payload = record["payload"]
+        if not fastpath.check_json(payload, MAX_DEPTH, MAX_LINE):
+            raise ValueError("a payload that cannot be stored")
+        found = {**record, "id": UUID(record["id"]), "payload": orjson.dumps(payload)}
+        if "run_at" in found:
+            found["run_at"] = datetime.fromisoformat(found["run_at"])
+        if "tags" in found:
+            found["tags"] = tuple(found["tags"])
+        if "line" in found:
+            found["line"] = Line(*found["line"])
+        return check_job(NewJob(**found))
+    except (KeyError, TypeError, AttributeError) as e:
+        raise ValueError(f"a job that is none: {as_text(e, 200)}") from None
 
 
 def reply_line(ending: Ending, seconds: float) -> bytes:
@@ -161,18 +169,19 @@ def reply_line(ending: Ending, seconds: float) -> bytes:
         reply["children"] = [record_of(job) for job in ending.children]
     if ending.traceback:
         reply["traceback"] = ending.traceback
+    if outcome.error_type is not None:
+        reply["error_type"] = outcome.error_type
     return orjson.dumps(reply) + b"\n"
 
 
 def ending_of(reply: dict[str, Any], claim: Claim) -> Ending:
-    """What a reply says of the claim it belongs to. A KeyError or ValueError is a worker that broke the protocol."""
-    message = reply.get("message")
+    """What a reply says of the claim it belongs to. Nothing in it is believed: a ValueError is a worker that broke the
+    protocol, and anything else that comes of it both storages take."""
+    message = _text(reply, "message")
     outcome: Outcome
-    match reply["status"]:
+    match reply.get("status"):
         case "ok":
-            result = orjson.dumps(reply["result"]) if "result" in reply else None
-            children = tuple(new_job_of(record) for record in reply.get("children", ()))
-            return Ending(claim, Done(), result=result, children=children)
+            return Ending(claim, Done(), result=_result(reply), children=_children(reply))
         case "written":
             outcome = Written()
         case "error":
@@ -182,11 +191,56 @@ def ending_of(reply: dict[str, Any], claim: Claim) -> Ending:
         case "cancelled":
             outcome = Cancelled(message or "cancelled by user")
         case "throttled":
-            outcome = Throttled(reply.get("retry_after"), bool(reply.get("job_only")))
+            outcome = Throttled(_seconds(reply, "retry_after"), _flag(reply, "job_only"))
         case "snoozed":
-            outcome = Snooze(float(reply["seconds"]))
+            if (seconds := _seconds(reply, "seconds")) is None:
+                raise ValueError("snoozed without seconds")
+            outcome = Snooze(seconds)
         case "released":
-            outcome = Released(message, give_up_after=reply.get("give_up_after"))
+            outcome = Released(message, give_up_after=_seconds(reply, "give_up_after"))
         case other:
-            raise ValueError(f"no such status: {other!r}")
-    return Ending(claim, outcome, float(reply.get("delay", 0.0)), reply.get("traceback"))
+            raise ValueError(f"no such status: {as_text(other, 100)}")
+    if (error_type := _text(reply, "error_type")) is not None:
+        outcome.error_type = error_type
+    return Ending(claim, outcome, _seconds(reply, "delay") or 0.0, _text(reply, "traceback"))
+
+
+def seconds_taken(reply: dict[str, Any]) -> float:
+    """How long the handler took, as the worker says; a ValueError if that is no number of seconds."""
+    return _seconds(reply, "took") or 0.0
+
+
+def _seconds(reply: dict[str, Any], field: str) -> float | None:
+    value = reply.get(field)
+    if value is not None and as_seconds(value) is None:
+        raise ValueError(f"{field} is no number of seconds: {as_text(value, 100)}")
+    return as_seconds(value)
+
+
+def _text(reply: dict[str, Any], field: str) -> str | None:
+    value = reply.get(field)
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"{field} is no text: {as_text(value, 100)}")
+    return value and clean_text(value)
+
+
+def _flag(reply: dict[str, Any], field: str) -> bool:
+    value = reply.get(field, False)
+    if type(value) is not bool:
+        raise ValueError(f"{field} is neither true nor false: {as_text(value, 100)}")
+    return value
+
+
+def _result(reply: dict[str, Any]) -> bytes | None:
+    if "result" not in reply:
+        return None
+    if not fastpath.check_json(reply["result"], MAX_DEPTH, MAX_LINE):
+        raise ValueError("a result that cannot be stored")
+    return orjson.dumps(reply["result"])
+
+
+def _children(reply: dict[str, Any]) -> tuple[NewJob, ...]:
+    records = reply.get("children", ())
+    if type(records) not in (list, tuple):
+        raise ValueError("children that are no list")
+    return tuple([new_job_of(record) for record in records])

@@ -21,7 +21,7 @@ from forge.app.link import Answer, Link, RateLimit
 from forge.app.registry import Owner
 from forge.app.tasks import Call, Enqueueable
 from forge.app.transaction import Transaction, open_transaction
-from forge.codec import clean_text, encode_payload
+from forge.codec import as_text, encode_payload
 from forge.errors import UsageError
 from forge.job import Cancelled, Claim, Deduped, Done, Ending, Failed, NewJob, Outcome, Receipt
 from forge.logs import current_job as _current
@@ -139,7 +139,8 @@ class Context:
         now = time.monotonic()
         if now - self._said_at >= PROGRESS_EVERY or percent == 100:
             self._said_at = now
-            self._link.progress(self._claim, percent, None if message is None else clean_text(message)[:PROGRESS_TEXT])
+            said = None if message is None else as_text(message, PROGRESS_TEXT)
+            self._link.progress(self._claim, percent, said)
 
     @property
     def rate_limit(self) -> RateLimit:

@@ -54,6 +54,7 @@ class Claimer:
         self._sometimes = Sometimes(60.0)
         self.unknown_kind_ttl = 0.0  # seconds after which a job that nobody knows is dead
         self.stopping = False  # what still comes goes back
+        self.claimed = 0  # claims that have come in
         # Somebody who keeps the jobs that are not for workers, and answers with the others.
         self.take: Callable[[Sequence[Claim]], Sequence[Claim]] = lambda claims: claims
 
@@ -84,14 +85,16 @@ class Claimer:
 
     def pushed(self, claim: Claim) -> None:
         """A job that somebody has claimed for this pod, at its offer."""
+        self.claimed += 1
         lane = self._lanes.get(claim.queue)
         if lane is None or self.stopping or not lane.takes:
-            self.give_back([claim])
+            self._writer.release([claim])
         else:
             lane.take_in(self._known(self.take(lane.capped([claim])), time.monotonic()))
 
     def give_back(self, claims: Sequence[Claim]) -> None:
-        """Jobs that cannot be run here now."""
+        """Jobs that have come although this pod does not want them any more."""
+        self.claimed += len(claims)
         self._writer.release(claims)
 
     def _claim_in_turn(self, lane: Lane, turns: Turns, n: int, now: float) -> None:
@@ -141,6 +144,7 @@ class Claimer:
         self, lane: Lane, asked: int, who: Incarnation, claims: Sequence[Claim], error: str | None, more: bool = False
     ) -> None:
         now = time.monotonic()
+        self.claimed += len(claims)
         if error is not None:
             lane.hold(now + random.uniform(0.75, 1.25))
             self._presence.outage(error)

@@ -22,6 +22,7 @@ __all__ = ["Beater", "Courier", "Ears", "Post"]
 Post = Callable[..., None]  # kind of news, then its parts
 Then = Callable[[Any, str | None], None]  # what an errand answered, or the error it ended in
 
+LONGEST_PAUSE = 2.0  # seconds between two tries of what must be done
 SHARES_WITHIN = 1.5  # seconds in which shares are asked for, however rarely the pod beats,
 SHARES_APART = 0.5  # and between two questions, however often it is poked
 PROBE_EVERY = 5.0  # seconds between looks whether the connection that listens still has another end
@@ -31,9 +32,10 @@ class Courier(threading.Thread):
     """Runs errands in order. `busy` while one is under way or waiting."""
 
     def __init__(self, name: str, post: Post, *, patient: bool) -> None:
+        """`patient`: an errand is done until it is, whatever it meets; else it fails. Its trouble is one of writing."""
         super().__init__(name=name, daemon=True)
         self._post = post
-        self._patient = patient  # an outage is waited out; else the errand fails
+        self._patient = patient
         self._errands: queue.SimpleQueue[tuple[Callable[[], Any], Then]] = queue.SimpleQueue()
         self.busy = 0
 
@@ -57,16 +59,13 @@ class Courier(threading.Thread):
         while True:
             try:
                 return errand(), None
-            except DatabaseError as e:
-                if not self._patient:
-                    return None, str(e)
-                self._post("outage", str(e))
-                time.sleep(pause * random.uniform(0.5, 1.5))
-                pause = min(pause * 2, 2.0)
-            except ForgeError as e:
-                return None, str(e)
             except Exception as e:  # noqa: BLE001 (whatever one errand meets, the next must be run)
-                return None, f"{type(e).__name__}: {e}"
+                said = str(e) if isinstance(e, ForgeError) else f"{type(e).__name__}: {e}"
+                if not self._patient:
+                    return None, said
+                self._post("outage", said, True)
+                time.sleep(pause * random.uniform(0.5, 1.5))
+                pause = min(pause * 2, LONGEST_PAUSE)
 
 
 class Beater(threading.Thread):

@@ -10,15 +10,16 @@ from typing import Any
 import orjson
 
 from forge import fastpath
-from forge.job import Claim, Released
+from forge.codec import as_text
+from forge.job import Claim, Released, Written
 from forge.master.crew import Crew
 from forge.master.lanes import Lane
 from forge.master.meter import Meter
 from forge.master.questions import Desk
-from forge.master.slots import Slot
-from forge.master.stopping import ended_late
+from forge.master.slots import Slot, Stop
+from forge.master.stopping import ended_late, timed_out
 from forge.master.writing import Writer
-from forge.protocol import ending_of
+from forge.protocol import ending_of, seconds_taken
 
 __all__ = ["Hearing"]
 
@@ -61,30 +62,39 @@ class Hearing:
     def _replied(
         self, lane: Lane, slot: Slot, message: dict[str, Any], now: float, back: list[Claim], times: array[int]
     ) -> None:
-        claim, stop, sent = slot.answered(message["id"], now)
+        """A reply. The claim leaves the worker's hands only for somebody else's: whatever is wrong with the reply, it
+        is not lost."""
+        claim, sent = slot.in_hand.get(message["id"], (None, 0.0))
         if claim is None:
             if slot.killed_for is None:
                 raise ValueError(f"it answered for {message['id']}, which it did not have")
             return  # not ours any more
-        if message["status"] == "written":  # in the database already, with the handler's own writes
-            self._took(lane, claim, sent, message, times)
-            self._meter.completed(slot.queue)
-            return
-        ending = ending_of(message, claim)
+        try:
+            ending, seconds = ending_of(message, claim), min(seconds_taken(message), max(0.0, now - sent))
+        except Exception as e:
+            self._misunderstood(slot, claim, e, now)
+            raise ValueError(f"a reply that cannot be understood: {as_text(str(e), 200)}") from e
+        stop = slot.answered(message["id"], now)[1]
         unstarted = isinstance(ending.outcome, Released) and not ending.delay and ending.outcome.message is None
         if unstarted and stop is None:
             back.append(claim)  # another worker gets it
             return
+        if isinstance(ending.outcome, Written):  # in the database already, with the handler's own writes
+            self._meter.completed(slot.queue)
+            self._writer.ended += 1
+        else:
+            late = ending if stop is None else ended_late(ending, stop, self._crew.nurseries.current.kinds)
+            self._writer.end(late)
         if not unstarted:
-            self._took(lane, claim, sent, message, times)
-        if stop is not None:
-            ending = ended_late(ending, stop, self._crew.nurseries.current.kinds)
-        self._writer.end(ending)
+            lane.note(seconds)
+            fastpath.timed(times, seconds, claim.run_at, sent, self._meter.ahead)
 
-    def _took(self, lane: Lane, claim: Claim, sent: float, message: dict[str, Any], times: array[int]) -> None:
-        seconds = float(message.get("took", 0.0))
-        lane.note(seconds)
-        fastpath.timed(times, seconds, claim.run_at, sent, self._meter.ahead)
+    def _misunderstood(self, slot: Slot, claim: Claim, error: Exception, now: float) -> None:
+        """The job has ended, but who knows how: it is tried again by its curve."""
+        why = Stop(f"the worker's reply could not be understood: {as_text(str(error), 500)}", failed=True, next_at=now)
+        ending = timed_out(claim, why, self._crew.nurseries.current.kinds)
+        slot.answered(claim.id.hex, now)
+        self._writer.end(ending)
 
     def _said(self, slot: Slot, message: dict[str, Any]) -> None:
         if "hello" in message:

@@ -99,6 +99,10 @@ class Offers:
             elif claim.token >> 32 == self._presence.who.pod.id:  # else it is for one that was reaped
                 self._claimer.give_back([claim])
 
+    def tokens(self) -> set[int]:
+        """Of all offers that may have been taken without word of it."""
+        return {offer.token for each in (self._standing, self._making) for offer in each.values()} | self._void
+
     def reconsider(self, lanes: Iterable[Lane], now: float) -> None:
         """Withdraw what this pod cannot keep, and what has stood for long."""
         able = {lane.queue for lane in lanes if lane.takes}

@@ -74,6 +74,7 @@ class Presence:
         self._beat_began: float | None = None  # monotonic: of the one under way
         self._down_since: float | None = None
         self._told = False
+        self._refuses = False  # results: it may still answer who only reads
         self._sometimes = Sometimes(10.0)
 
     def start(self, queues: Sequence[str]) -> dict[str, int]:
@@ -191,9 +192,10 @@ class Presence:
         """They may have changed."""
         self._beater.poke_shares()
 
-    def outage(self, error: str) -> None:
-        """The database could not be used."""
+    def outage(self, error: str, *, writing: bool = False) -> None:
+        """The database could not be used; `writing`: results cannot be written."""
         now = time.monotonic()
+        self._refuses = self._refuses or writing
         self.streak.end()  # a silent pod may only have been cut off like this one
         self._tell(error, now, now)
 
@@ -209,9 +211,11 @@ class Presence:
             self._told = True
             log(f"{error}; going on when it is back", level=logging.ERROR)
 
-    def is_back(self) -> None:
-        """It could be used."""
-        if self._down_since is not None:
+    def is_back(self, *, written: bool = False) -> None:
+        """It could be used; `written`: results were written. Nothing else tells that it takes them again."""
+        if written:
+            self._refuses = False
+        if self._down_since is not None and not self._refuses:
             away, self._down_since = time.monotonic() - self._down_since, None
             if self._told:
                 self._told = False

@@ -131,6 +131,15 @@ class Programs:
         """Jobs that it has."""
         return self.places.taken.total()
 
+    def held(self) -> Iterator[Claim]:
+        """The jobs that it has."""
+        everyone: list[Pool | Commands] = [*self._all_pools(), *self._commands]
+        for each in everyone:
+            yield from each.waiting
+        for process in self._running():
+            if process.job is not None:
+                yield process.job
+
     def close(self) -> None:
         """Now: what runs is given back, and killed."""
         for process in self._running():

@@ -20,6 +20,7 @@ from typing import Any
 from forge import logs
 from forge.config import Config
 from forge.errors import DatabaseError, ExitCode, ForgeError
+from forge.master.books import Books
 from forge.master.budgets import Budgets
 from forge.master.claiming import Claimer
 from forge.master.commands import Hidden
@@ -102,6 +103,8 @@ class Master:
         self.programs.configure(config, nursery)
         self.programs.places.ran = self._meter.ran
         self._claimer.take = self.programs.take
+        parts = (self.lanes, self.programs, self._claimer, self._offers, self._writer)
+        self._books = Books(storage, self.presence, *parts)
         self._make_lanes()
 
     # -- its life ----------------------------------------------------------------------------------------------
@@ -180,7 +183,7 @@ class Master:
 
     def _patience(self) -> float:
         now = time.monotonic()
-        at = [self._tick_at, self._notifier.due, self.programs.due(), self._budgets.due]
+        at = [self._tick_at, self._notifier.due, self.programs.due(), self._budgets.due, self._writer.due]
         if self._serving(now) and not self._writer.behind:  # else the news that they are written ends the wait
             at += [look for lane in self.lanes.values() if (look := lane.next_look()) is not None]
         return max(min(at) - now, 0.0)
@@ -209,6 +212,7 @@ class Master:
             at.append(now + TICK)
         self._sharing.note(self.programs.in_hand)
         self._offers.reconsider(self.lanes.values(), now)
+        self._books.tick(now)
         self._tick_at = min(at)
 
     # -- news --------------------------------------------------------------------------------------------------
@@ -243,8 +247,8 @@ class Master:
             if queue in self.lanes:
                 self.lanes[queue].due_in(seconds, now)
 
-    def _news_outage(self, error: str) -> None:
-        self.presence.outage(error)
+    def _news_outage(self, error: str, writing: bool = False) -> None:
+        self.presence.outage(error, writing=writing)
 
     def _news_trouble(self, error: str) -> None:
         if self._sometimes(error, time.monotonic()):
@@ -277,6 +281,7 @@ class Master:
             lane.waiting.clear()
             lane.suspects.waiting.clear()
         self.crew.forget("the pod had been taken for dead")
+        self._books.start_over()
 
     # -- settings ----------------------------------------------------------------------------------------------
 

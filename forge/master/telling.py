@@ -14,9 +14,9 @@ __all__ = ["Sometimes", "change_logs", "counted", "log"]
 _LOGGER = logging.getLogger("forge.master")
 
 
-def log(text: str, who: str = "master", level: int = logging.INFO) -> None:
-    """One line, written as `forge.logs` was set up to."""
-    _LOGGER.log(level, "%s", text, extra={"who": who})
+def log(text: str, who: str = "master", level: int = logging.INFO, **fields: object) -> None:
+    """One line, written as `forge.logs` was set up to; `fields` are for JSON alone."""
+    _LOGGER.log(level, "%s", text, extra={"who": who, **fields})
 
 
 def counted(n: int, noun: str) -> str:

@@ -1,77 +1,31 @@
-"""Endings, from when they are known until they are in the database.
+"""Endings, from when they are known until they are in the database. None is ever dropped.
 
-A database that is away is waited for by the courier that writes. One that is there and refuses a batch refuses some
-ending in it, and the others must not wait for that one for ever: the batch is halved until it is found.
+A database that is away, or takes no writes, is waited for by the courier that writes. What cannot be written although
+others can (see `forge.master.batch`) is set apart, and tried again and again while the others go on.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 
-from forge.errors import DatabaseError
-from forge.job import Claim, Done, Ending, Failed, Released, Snooze
-from forge.master.couriers import Courier, Post
+from forge import failpoints
+from forge.job import Claim, Dead, Done, Ending, Failed, Released, Snooze, Status
+from forge.master.batch import TELL_AFTER, Apart, Batch, group_of
+from forge.master.couriers import LONGEST_PAUSE, Courier, Post
 from forge.master.meter import Meter
 from forge.master.presence import Presence
-from forge.master.telling import counted, log
+from forge.master.telling import Sometimes, counted, log
 from forge.storage import Storage
-from forge.storage.contract import Fates
 
-__all__ = ["MOST_UNWRITTEN", "Batch", "Writer"]
+__all__ = ["MOST_UNWRITTEN", "Writer"]
 
-TRIES = 3  # a refusal may pass: a lone ending is tried this often before it is taken for the culprit
 MOST_UNWRITTEN = 6000  # endings
-PAUSE = 60.0  # seconds until a job whose result cannot be stored is tried again
-
-
-class Batch:
-    """Endings on their way. Call it until it answers; a DatabaseError means later."""
-
-    def __init__(
-        self, storage: Storage, endings: Sequence[Ending], max_crashes: int, meter: Meter | None = None
-    ) -> None:
-        self._storage, self._max_crashes, self._meter = storage, max_crashes, meter or Meter()
-        self.fates: Fates = []
-        self.refused: list[Ending] = []  # that could not be written
-        self._todo = [list(endings)]
-        self._stale: list[Ending] = []
-        self._tries = 0
-
-    def __call__(self) -> list[Ending]:
-        """The stale ones, once all are written."""
-        while self._todo:
-            began = time.monotonic()
-            try:
-                part = self._storage.finalize(self._todo[-1], max_crashes=self._max_crashes, fates=self.fates)
-            except DatabaseError as e:
-                self._storage.now()  # raises while the database is away
-                self._refused(e)
-            else:
-                self._meter.took("finalizes", began)
-                self._stale += part
-                self._todo.pop()
-                self._tries = 0
-        return self._stale
-
-    def _refused(self, error: DatabaseError) -> None:
-        part = self._todo.pop()
-        if len(part) > 1:
-            middle = len(part) // 2
-            self._todo += [part[middle:], part[:middle]]
-            return
-        self._tries += 1
-        if self._tries % TRIES:
-            self._todo.append(part)
-            raise error
-        self.refused.append(part[0])
-        if self._tries == TRIES:
-            said = ascii(str(error))[1:-1][:500]
-            self._todo.append([Ending(part[0].claim, Failed(f"the result could not be stored: {said}"), PAUSE)])
-        else:  # not even that: the reaper will have it when this pod is gone
-            self._tries = 0
+TELL_EVERY = 60.0  # seconds between two lines that say that endings still wait
 
 
 class Writer:
@@ -92,8 +46,12 @@ class Writer:
         self._done: dict[str, int] = {}
         self._courier = Courier("finalize", post, patient=True)
         self._endings: list[Ending] = []
+        self._apart: list[Apart] = []
         self._due: set[tuple[str, float]] = set()  # queues, and the seconds after which a job of theirs may run again
-        self._under_way = 0
+        self._batch: list[Ending] = []  # on its way
+        self._sent_at = 0.0  # monotonic
+        self._sometimes = Sometimes(TELL_EVERY)
+        self.ended = 0  # endings that have been written, or were stale
         self.on_written: Callable[[], None] = lambda: None  # called when some are in the database
 
     def start(self) -> None:
@@ -103,7 +61,17 @@ class Writer:
     @property
     def unwritten(self) -> int:
         """Endings that are not in the database yet, as far as is known."""
-        return self._under_way + len(self._endings)
+        return len(self._batch) + len(self._endings) + len(self._apart)
+
+    @property
+    def busy(self) -> bool:
+        """Whether some are being written."""
+        return self._courier.busy > 0
+
+    @property
+    def due(self) -> float:
+        """When it wants to be asked to flush at the latest, monotonic."""
+        return min((each.at for each in self._apart), default=math.inf) if not self._courier.busy else math.inf
 
     @property
     def behind(self) -> bool:
@@ -111,14 +79,25 @@ class Writer:
         than running (11,000 were seen, and 60 MB after three million jobs)."""
         return self.unwritten > MOST_UNWRITTEN
 
+    def held(self) -> Iterator[Claim]:
+        """The claims that it is to end."""
+        yield from (ending.claim for ending in self._batch)
+        yield from (ending.claim for ending in self._endings)
+        yield from (each.ending.claim for each in self._apart)
+
     def done(self, endings: list[Ending]) -> None:
         """These of one queue have ended well, with nothing to keep."""
-        self._endings += endings
-        queue = endings[0].claim.queue
-        self._done[queue] = self._done.get(queue, 0) + len(endings)
+        if failpoints.ARMED and failpoints.hit("forget_ending"):
+            endings = endings[1:]
+        if endings:
+            self._endings += endings
+            queue = endings[0].claim.queue
+            self._done[queue] = self._done.get(queue, 0) + len(endings)
 
     def end(self, ending: Ending) -> None:
         """A job has ended."""
+        if failpoints.ARMED and failpoints.hit("forget_ending"):
+            return
         self._endings.append(ending)
         claim, outcome = ending.claim, ending.outcome
         if type(outcome) is Done:
@@ -128,7 +107,7 @@ class Writer:
             self._due.add((claim.queue, seconds))
         if isinstance(outcome, Failed):
             again = f"again in {ending.delay:.1f} s" if claim.attempt < claim.max_attempts else "dead"
-            log(f"{claim.kind} {claim.id} failed, {again}: {outcome.message}", claim.queue, logging.WARNING)
+            _tell(ending, f"failed, {again}", outcome.message)
 
     def release(self, claims: Iterable[Claim], why: str | None = None) -> None:
         """Jobs go back as if they had never been claimed."""
@@ -138,46 +117,143 @@ class Writer:
     def forget(self) -> None:
         """They are somebody else's now."""
         self._endings.clear()
+        self._apart.clear()
         self._done.clear()
         self._due.clear()
 
     def flush(self, max_crashes: int) -> None:
-        """Send off what there is."""
-        if self._endings and not self._courier.busy:
+        """Send off what there is, and what was set apart for long enough."""
+        if self._courier.busy:
+            self._tell_of_waiting()
+            return
+        again = self._due_again() if self._apart else []
+        if self._apart and self._endings:
+            self._join_apart()
+        if self._endings or again:
             endings, self._endings = self._endings, []
             due, self._due = self._due, set()
             done, self._done = self._done, {}
-            self._under_way = len(endings)
-            batch = Batch(self._storage, endings, max_crashes, self._meter)
-            self._courier.send(batch, lambda stale, error: self._written(batch, done, due, stale, error))
+            for each in again:
+                if type(each.ending.outcome) is Done:
+                    done[each.ending.claim.queue] = done.get(each.ending.claim.queue, 0) + 1
+            self._batch = [*endings, *(each.ending for each in again)] if again else endings
+            self._sent_at = time.monotonic()
+            batch = Batch(self._storage, endings, max_crashes, self._meter, again)
+            self._courier.send(batch, lambda _, error: self._written(batch, again, done, due, error))
+
+    def _due_again(self) -> list[Apart]:
+        now = time.monotonic()
+        found = [each for each in self._apart if each.at <= now]
+        self._apart = [each for each in self._apart if each.at > now]
+        return found
+
+    def _join_apart(self) -> None:
+        """What would wait for the same row as others that wait already does so with them."""
+        waiting = {group_of(each.ending): each for each in self._apart if each.shared}
+        if waiting:
+            endings, self._endings = self._endings, []
+            for ending in endings:
+                if (like := waiting.get(group_of(ending))) is None:
+                    self._endings.append(ending)
+                else:
+                    if type(ending.outcome) is Done:
+                        self._done[ending.claim.queue] -= 1
+                    self._apart.append(replace(like, ending=ending))
+
+    # -- news --------------------------------------------------------------------------------------------------
 
     def _written(
         self,
         batch: Batch,
+        again: Sequence[Apart],
         done: dict[str, int],
         due: set[tuple[str, float]],
-        stale: Sequence[Ending] | None,
         error: str | None,
     ) -> None:
-        self._under_way = 0
-        if error is not None:
+        apart = [each.ending for each in batch.apart]
+        ended = len(self._batch) - len(batch.left) - len(apart)
+        self.ended += ended
+        self._batch = []
+        if error is not None:  # a patient courier has none; but whatever happens, no ending is forgotten
             log(f"results could not be written: {error}", level=logging.ERROR)
-        else:
-            self._presence.is_back()
-            undone = Counter(e.claim.queue for e in (*(stale or ()), *batch.refused) if type(e.outcome) is Done)
-            for queue, n in done.items():
-                self._meter.completed(queue, n - undone[queue])
-            self._meter.ended(batch.fates)
+            self._endings[:0] = batch.left
+        elif ended:
+            self._presence.is_back(written=True)
+        undone = Counter(
+            e.claim.queue for e in (*batch.stale, *batch.refused, *apart, *batch.left) if type(e.outcome) is Done
+        )
+        for queue, n in done.items():
+            self._meter.completed(queue, n - undone[queue])
+        self._meter.ended(batch.fates)
+        for ending, status in batch.fates:
+            if status is Status.DEAD and not isinstance(ending.outcome, Failed):
+                _tell_death(ending)
+        self._put_apart(batch.apart, again)
         for queue, seconds in due:
             self._again(queue, seconds)
         self.on_written()
-        if stale:
-            first = stale[0].claim
-            which = f"{first.kind} {first.id}{' first' if len(stale) > 1 else ''}"
+        if batch.stale:
+            first = batch.stale[0].claim
+            which = f"{first.kind} {first.id}{' first' if len(batch.stale) > 1 else ''}"
             log(
-                f"{counted(len(stale), 'job')} had been taken away from here ({which}); endings dropped",
+                f"{counted(len(batch.stale), 'job')} had been taken away from here ({which}); endings dropped",
                 level=logging.WARNING,
             )
+
+    def _put_apart(self, found: Sequence[Apart], before: Sequence[Apart]) -> None:
+        """What could not be written, to be tried again: those that were tried before a while later."""
+        now, known = time.monotonic(), {id(each.ending): each for each in before}
+        for each in found:
+            earlier = known.get(id(each.ending))
+            if earlier is not None:
+                each.since, each.pause = earlier.since, min(earlier.pause * 2, LONGEST_PAUSE)
+            each.at = now + each.pause
+        self._apart += found
+        self._tell_of_apart(now)
+
+    def _tell_of_apart(self, now: float) -> None:
+        """The one that has waited for longest, for all of them."""
+        oldest = min(self._apart, key=lambda each: each.since, default=None)
+        if oldest is None or (oldest.locked and now - oldest.since < TELL_AFTER) or not self._sometimes("apart", now):
+            return
+        claim, others = oldest.ending.claim, len(self._apart) - 1
+        more = f" (and {others} more)" if others else ""
+        what = f"the end of {claim.kind} {claim.id}{more} has waited {now - oldest.since:.0f} s to be written"
+        log(f"{what}: {oldest.why}; it is tried again", claim.queue, logging.WARNING)
+
+    def _tell_of_waiting(self) -> None:
+        """The batch under way waits for somebody: on SQLite for whoever writes to the file."""
+        now = time.monotonic()
+        if now - self._sent_at >= TELL_AFTER and self._batch and self._sometimes("waiting", now):
+            claim, n = self._batch[0].claim, len(self._batch)
+            first = f"{claim.kind} {claim.id}{' first' if n > 1 else ''}"
+            ends = "end" if n == 1 else "ends"
+            log(
+                f"the {ends} of {counted(n, 'job')} ({first}) waited {now - self._sent_at:.0f} s to be written so far",
+                claim.queue,
+                logging.WARNING,
+            )
+
+
+def _tell(ending: Ending, what: str, why: str | None) -> None:
+    claim, outcome = ending.claim, ending.outcome
+    fields = {
+        "job_id": str(claim.id),
+        "kind": claim.kind,
+        "queue": claim.queue,
+        "attempt": claim.attempt,
+        "error_type": outcome.error_type or type(outcome).__name__,
+        "traceback": ending.traceback,
+    }
+    log(f"{claim.kind} {claim.id} {what}: {why}", claim.queue, logging.WARNING, **fields)
+
+
+def _tell_death(ending: Ending) -> None:
+    """Of a job that is dead, and did not say so by failing for the last time."""
+    outcome = ending.outcome
+    assert isinstance(outcome, (Dead, Released))
+    crashed = isinstance(outcome, Released) and outcome.crashed
+    _tell(ending, "is dead, its worker died with it too often" if crashed else "is dead", outcome.message)
 
 
 def _due_in(ending: Ending) -> float | None:

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, Self
 from uuid import UUID
 
 from forge.codec import check_name
-from forge.errors import UsageError
+from forge.errors import ForgeError, UsageError
 from forge.job import Claim, Counts, Done, Ending, Job, JobFilter, NewJob, Page, Pod, QueueSettings, Receipt, Status
 from forge.storage.budgets import Budgets
 from forge.storage.leases import Leases
@@ -40,6 +40,7 @@ __all__ = [
     "Plan",
     "Pruned",
     "Reaped",
+    "RowsLocked",
     "SchemaState",
     "Step",
     "Storage",
@@ -55,6 +56,11 @@ THROTTLE_ATTEMPTS_CAP = 30
 # A success this long after a throttle window starts the curve over; sooner, a flapping limiter would reset it.
 THROTTLE_GRACE_SECONDS = 120.0
 MAX_CRASHES = 3
+
+
+class RowsLocked(ForgeError):
+    """Nothing was written: somebody else has locked what would have been."""
+
 
 Fates = list[tuple[Ending, Status]]  # endings that were accepted, and what the job is since
 Cancellation = Literal["cancelled", "requested", "ended"]  # requested: it runs, its owner has been told
@@ -200,12 +206,36 @@ class Storage(abc.ABC):
 
     @abc.abstractmethod
     def finalize(
-        self, endings: Sequence[Ending], *, max_crashes: int = MAX_CRASHES, fates: Fates | None = None
+        self,
+        endings: Sequence[Ending],
+        *,
+        max_crashes: int = MAX_CRASHES,
+        fates: Fates | None = None,
+        lock_wait: float | None = None,
     ) -> list[Ending]:
         """End claims in one round trip and one commit. Answers the stale ones, which changed nothing. What became of
         jobs that are not done is added to `fates`; those of a commit that was in doubt may be missing there.
 
+        With `lock_wait` a row that somebody else has locked is waited for no longer than so many seconds: `RowsLocked`.
+
         The children of an accepted Done are stored in the same transaction (then it is a few round trips)."""
+
+    def locked(self, endings: Sequence[Ending]) -> list[Ending]:  # noqa: ARG002
+        """Those whose rows somebody else has locked at this moment."""
+        return []
+
+    def lock_holder(self, claim: Claim) -> str | None:  # noqa: ARG002
+        """Who has locked the row of this claim, for people; None: nobody, or it cannot be told."""
+        return None
+
+    @abc.abstractmethod
+    def try_writing(self, size: int = 0) -> None:
+        """Write what an ending writes, with so many bytes, and undo it. It raises where any ending would be refused:
+        the disk is full, the database takes no writes, a privilege is missing."""
+
+    @abc.abstractmethod
+    def claims_of(self, pod: int) -> list[Claim]:
+        """The claims of a pod, with just enough of each to end it. Reads all jobs where there is no index for it."""
 
     @abc.abstractmethod
     def exchange(

@@ -34,6 +34,7 @@ from forge.logs import current_job, write_stacks
 from forge.protocol import MAX_LINE, MOST_UNANSWERED, line_of, reply_line, within_limit
 from forge.worker.asking import MasterLink
 from forge.worker.line import Line
+from forge.worker.outcomes import message_of
 from forge.worker.reading import Reading
 from forge.worker.recycling import Recycling
 from forge.worker.runners import Seat, make_runner
@@ -204,9 +205,12 @@ class Worker:
                 self._leave(why)
 
     def _reply(self, ending: Ending, seconds: float, now: float) -> None:
-        line = reply_line(ending, seconds)
-        if len(line) > MAX_LINE:
+        try:
+            line = reply_line(ending, seconds)
             words = f"the reply has {len(line):,} bytes with result, jobs and traceback; the limit is {MAX_LINE:,}"
+        except Exception as e:  # noqa: BLE001 (whatever is in it: this job fails, the others of this worker go on)
+            line, words = b"", f"the reply cannot be written: {message_of(e)}"
+        if not 0 < len(line) <= MAX_LINE:
             line = reply_line(Ending(ending.claim, Failed(words), ending.delay), seconds)
         with self._lock:
             self._replied += 1

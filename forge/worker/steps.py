@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import random
-import traceback
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
@@ -21,9 +19,10 @@ from forge import codec, fastpath
 from forge.app.context import Context, stopped
 from forge.app.registry import Handler
 from forge.errors import InvalidJob
-from forge.job import Claim, Done, Ending, Failed, Outcome, Released, Written
+from forge.job import Claim, Done, Ending, Failed, Released, Written
 from forge.logs import current_job
 from forge.retry import DEFAULT_BACKOFF, Backoff
+from forge.worker import outcomes
 
 __all__ = ["UNKNOWN_KIND_PAUSE", "aperform", "concluded", "perform", "raised", "unknown_kind"]
 
@@ -56,7 +55,7 @@ def perform(ctx: Context, handler: Handler, run: Callable[[Coroutine[Any, Any, E
     except BaseException as error:  # noqa: BLE001 (a job is always finalized)
         ending = raised(ctx, handler, error)
     if hooks.after:
-        _after(ctx, handler, ending)
+        ending = _after(ctx, handler, ending)
     current_job.set(before)
     return ending
 
@@ -84,17 +83,21 @@ async def aperform(ctx: Context, handler: Handler) -> Ending:
         ending = _returned(ctx, handler, returned)
     except BaseException as error:  # noqa: BLE001 (the same)
         ending = raised(ctx, handler, error)
-    _after(ctx, handler, ending)
+    ending = _after(ctx, handler, ending)
     current_job.set(before)
     return ending
 
 
-def _after(ctx: Context, handler: Handler, ending: Ending) -> None:
+def _after(ctx: Context, handler: Handler, ending: Ending) -> Ending:
+    """Call the hooks. They have the outcome itself in their hands: what they make of it is looked at once more."""
     for after in handler.app.hooks.after:
         try:
             after(ctx, ending.outcome)
         except BaseException:  # noqa: BLE001 (the job has ended)
             _log.exception("the job has ended, but a hook after it failed")
+    if isinstance(ending.outcome, Done) or not handler.app.hooks.after:
+        return ending
+    return ending._replace(outcome=outcomes.raised(ending.outcome))
 
 
 async def _within(seconds: int, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -128,30 +131,29 @@ def _returned(ctx: Context, handler: Handler, value: Any) -> Ending:
     claim = ctx._claim
     if value is None and not ctx._written and not ctx._children:
         return _new_tuple(Ending, (claim, _NOTHING, 0.0, None, None, ()))  # the usual; `Ending(…)` takes 0.3 µs more
-    if value is None:
-        outcome: Outcome = _NOTHING
-    elif isinstance(value, type) and issubclass(value, Outcome):
-        outcome = value()
-    else:
-        outcome = value if isinstance(value, Outcome) else Done(value)
+    outcome = _NOTHING if value is None else outcomes.returned(value)
     if ctx._written or not isinstance(outcome, Done):
         return _settled(ctx, handler, Ending(claim, outcome))
-    return Ending(claim, outcome, result=_encoded(claim, outcome.result), children=tuple(ctx._children or ()))
+    return _done(ctx, outcome)
+
+
+def _done(ctx: Context, outcome: Done) -> Ending:
+    claim = ctx._claim
+    result = _encoded(claim, outcome.result)
+    return Ending(claim, outcome, result=result, children=outcomes.children(ctx._children or ()))
 
 
 def raised(ctx: Context, handler: Handler, error: BaseException) -> Ending:
     """The ending of a job whose handler, or what is around it, raised."""
-    claim = ctx._claim
-    if isinstance(error, Done) and not ctx._written:
+    outcome = outcomes.raised(error)
+    if isinstance(outcome, Done) and not ctx._written:
         try:
-            return _returned(ctx, handler, error)
-        except Failed as failed:
-            error = failed
-    if isinstance(error, Outcome):
-        return _settled(ctx, handler, Ending(claim, error, traceback=_traceback_of(error)))
-    outcome = Failed(_message_of(error))
-    outcome.__cause__ = error  # so that who runs the loop can see a KeyboardInterrupt
-    return _settled(ctx, handler, Ending(claim, outcome, traceback=_traceback_of(error)))
+            return _done(ctx, outcome)
+        except BaseException as e:  # noqa: BLE001 (a result that cannot be kept)
+            outcome, error = outcomes.raised(e), e
+            if isinstance(outcome, Done):
+                outcome = outcomes.failed(e)
+    return _settled(ctx, handler, Ending(ctx._claim, outcome, traceback=outcomes.traceback_of(error, _OWN)))
 
 
 def _settled(ctx: Context, handler: Handler, ending: Ending) -> Ending:
@@ -162,7 +164,12 @@ def _settled(ctx: Context, handler: Handler, ending: Ending) -> Ending:
         return Ending(ctx._claim, Written())
     if ctx._why is not None:
         ending = ending._replace(outcome=stopped(ctx._why))
-    return ending._replace(delay=_delay(handler, ctx._claim, ending.outcome))
+    if not isinstance(ending.outcome, Failed):
+        return ending
+    delay, broken = _delay(handler, ctx._claim)
+    if broken is not None:
+        ending = ending._replace(outcome=outcomes.reworded(ending.outcome, f" (and its backoff failed: {broken})"))
+    return ending._replace(delay=delay)
 
 
 def _encoded(claim: Claim, result: Any) -> bytes | None:
@@ -181,42 +188,24 @@ def unknown_kind(claim: Claim, give_up_after: float | None = None) -> Ending:
     return Ending(claim, outcome, random.uniform(*UNKNOWN_KIND_PAUSE))
 
 
-def _message_of(error: BaseException) -> str:
-    """`ValueError: no luck`. An exception that cannot even be printed has at least its type."""
-    name = type(error).__name__
-    try:
-        said = str(error)
-    except Exception:  # noqa: BLE001 (user code)
-        said = "(its message cannot be read)"
-    return codec.clean_text(f"{name}: {said}" if said else name)
-
-
-def _traceback_of(error: BaseException) -> str:
-    """The whole chain of causes as text, without forge's own frames above the handler."""
-    inside = error.__traceback__
-    while inside is not None and inside.tb_frame.f_code.co_filename.endswith(_OWN) and inside.tb_next is not None:
-        inside = inside.tb_next
-    try:
-        lines = traceback.format_exception(type(error), error, inside)
-    except Exception:  # noqa: BLE001 (user code again: it prints the message)
-        lines = traceback.format_tb(inside)
-    return codec.clean_text("".join(lines))
-
-
-def _delay(handler: Handler, claim: Claim, outcome: Outcome) -> float:
-    """Seconds until the retry of a failed job, by the task's curve; by forge's own if the user's is broken."""
-    if not isinstance(outcome, Failed):
-        return 0.0
-    curve = handler.backoff
+def _delay(handler: Handler, claim: Claim) -> tuple[float, str | None]:
+    """Seconds until the retry of a failed job, by the task's curve; by forge's own if the user's is broken, and how."""
+    curve, broken = handler.backoff, None
     if not isinstance(curve, Backoff):
         try:
-            seconds = float(curve(claim.attempt))
-            if math.isfinite(seconds) and seconds >= 0:
-                return seconds
-        except Exception as e:  # noqa: BLE001 (user code)
-            outcome.message += f" (and its backoff failed: {_message_of(e)})"
+            seconds = codec.as_seconds(float(curve(claim.attempt)))
+            if seconds is not None:
+                return seconds, None
+        except BaseException as e:  # noqa: BLE001 (user code)
+            broken = outcomes.message_of(e)
         curve = DEFAULT_BACKOFF
-    return fastpath.delay(curve.curve, claim.attempt, curve.base, curve.cap, random.random())
+    return fastpath.delay(curve.curve, claim.attempt, curve.base, curve.cap, random.random()), broken
 
 
-_OWN = ("forge/worker/steps.py", "forge/worker/runners.py", "forge/_fastpath.pyx", "forge/_fastpath_py.py")
+_OWN = (
+    "forge/worker/steps.py",
+    "forge/worker/runners.py",
+    "forge/worker/outcomes.py",
+    "forge/_fastpath.pyx",
+    "forge/_fastpath_py.py",
+)

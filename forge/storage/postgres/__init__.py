@@ -50,7 +50,7 @@ from forge.storage.contract import (
 )
 from forge.storage.listener import Deaf, Listener
 from forge.storage.notes import tidy_notes
-from forge.storage.postgres import guest
+from forge.storage.postgres import guest, refusals
 from forge.storage.postgres import schema as schema_of
 from forge.storage.postgres.budgets import PostgresBudgets
 from forge.storage.postgres.bulk import Bulk
@@ -256,9 +256,29 @@ class PostgresStorage(Storage):
         self._claims.withdraw(who, tokens)
 
     def finalize(
-        self, endings: Sequence[Ending], *, max_crashes: int = MAX_CRASHES, fates: Fates | None = None
+        self,
+        endings: Sequence[Ending],
+        *,
+        max_crashes: int = MAX_CRASHES,
+        fates: Fates | None = None,
+        lock_wait: float | None = None,
     ) -> list[Ending]:
-        return self._claims.finalize(endings, max_crashes, fates)
+        return self._claims.finalize(endings, max_crashes, fates, lock_wait)
+
+    def locked(self, endings: Sequence[Ending]) -> list[Ending]:
+        found = refusals.locked(self._claims.db, self._queries, [e.claim.id for e in endings])
+        return [e for e in endings if e.claim.id in found]
+
+    def lock_holder(self, claim: Claim) -> str | None:
+        return refusals.lock_holder(self._claims.db, self._queries, claim)
+
+    def try_writing(self, size: int = 0) -> None:
+        refusals.try_writing(self._claims.db, self._queries, size)
+
+    def claims_of(self, pod: int) -> list[Claim]:
+        find = Step(self._queries.claims_of_pods, {"pods": [pod], "orphans": False})
+        rows = self._db.run(Step(self._queries.take_your_time, {}), find)[1].fetchall()
+        return [bare_claim(*row) for row in rows]
 
     def exchange(
         self, who: Incarnation, endings: Sequence[Ending], wants: Sequence[Want], *, max_crashes: int = MAX_CRASHES

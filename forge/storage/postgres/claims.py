@@ -21,6 +21,7 @@ from forge.storage.contract import (
     Fates,
     Incarnation,
     Plan,
+    RowsLocked,
     Step,
     Want,
     accepted_children,
@@ -29,6 +30,7 @@ from forge.storage.contract import (
 from forge.storage.low_water import LowWater, scan
 from forge.storage.postgres.connection import Connection, Database, Int8Array, Timestamp, hot, pipeline, rows_of
 from forge.storage.postgres.endings import Batch
+from forge.storage.postgres.refusals import impatience
 from forge.storage.postgres.rows import as_claims, bare_claim, packed_ids
 from forge.storage.statements import Queries
 
@@ -62,6 +64,11 @@ class Claims:
         self._enqueue_plan = enqueue_plan
         self._held: dict[int, int] = {}  # claims made here less those that ended here, by pod that was registered here
         self._counting = threading.Lock()
+
+    @property
+    def db(self) -> Database:
+        """Its connections."""
+        return self._db
 
     def register(self, who: Incarnation) -> None:
         """A pod whose claims are all made here."""
@@ -146,12 +153,26 @@ class Claims:
         return self._db.attempt(work)
 
     def finalize(
-        self, endings: Sequence[Ending], max_crashes: int = MAX_CRASHES, fates: Fates | None = None
+        self,
+        endings: Sequence[Ending],
+        max_crashes: int = MAX_CRASHES,
+        fates: Fates | None = None,
+        lock_wait: float | None = None,
     ) -> list[Ending]:
         """See `Storage.finalize`."""
         if not endings:
             return []
-        return self._end(endings, max_crashes, lambda conn, batch: self._run(conn, batch, ()), fates)[0]
+
+        def run(conn: Connection, tried: _Try) -> None:
+            first = [] if lock_wait is None else impatience(conn, self._queries, lock_wait)
+            try:
+                self._run(conn, tried, (), first)
+            except errors.LockNotAvailable as e:
+                if lock_wait is None:
+                    raise
+                raise RowsLocked("somebody else has locked what is to be written") from e
+
+        return self._end(endings, max_crashes, run, fates)[0]
 
     def exchange(
         self, who: Incarnation, endings: Sequence[Ending], wants: Sequence[Want], max_crashes: int
@@ -203,15 +224,15 @@ class Claims:
         self._count(tried[-1].batch.count(endings), stale)
         return stale, found
 
-    def _run(self, conn: Connection, tried: _Try, more: Sequence[Step]) -> list[PGresult]:
-        """A batch of endings and more statements in one transaction; what those answered."""
+    def _run(self, conn: Connection, tried: _Try, more: Sequence[Step], first: Sequence[Step] = ()) -> list[PGresult]:
+        """A batch of endings in one transaction, with statements before it and after; what the latter answered."""
         steps = tried.batch.steps()
         if not tried.with_children:
-            results = self._by_index(conn, [*steps, *more])
+            results = self._by_index(conn, [*first, *steps, *more])[len(first) :]
             tried.batch.read(results)
             return results[len(steps) :]
         with conn.transaction():
-            results = self._by_index(conn, [*steps, *more])
+            results = self._by_index(conn, [*first, *steps, *more])[len(first) :]
             tried.batch.read(results)
             children = accepted_children(tried.endings, tried.batch.stale)
             for at in range(0, len(children), _CHILDREN_AT_ONCE):

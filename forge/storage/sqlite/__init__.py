@@ -55,7 +55,7 @@ from forge.storage.sqlite import operating, rows, schema
 from forge.storage.sqlite.budgets import SqliteBudgets
 from forge.storage.sqlite.database import PATIENCE, Database, Handle
 from forge.storage.sqlite.drivers import Borrowed, Connection, DriverName
-from forge.storage.sqlite.endings import Endings
+from forge.storage.sqlite.endings import Endings, try_writing
 from forge.storage.sqlite.leases import SqliteLeases, hold_term
 from forge.storage.sqlite.lines import SqliteLines
 from forge.storage.sqlite.listener import SqliteListener
@@ -218,7 +218,12 @@ class SqliteStorage(Storage):
         return rows.claims(found, token, queue)
 
     def finalize(
-        self, endings: Sequence[Ending], *, max_crashes: int = MAX_CRASHES, fates: Fates | None = None
+        self,
+        endings: Sequence[Ending],
+        *,
+        max_crashes: int = MAX_CRASHES,
+        fates: Fates | None = None,
+        lock_wait: float | None = None,  # noqa: ARG002 (the file has one lock, which all wait for)
     ) -> list[Ending]:
         if not endings:
             return []
@@ -239,6 +244,12 @@ class SqliteStorage(Storage):
             plan = self._plan(accepted_children(endings, stale), now)
             run_plan(plan, lambda step: conn.rows(step.query.sql, step.params))
         return stale
+
+    def try_writing(self, size: int = 0) -> None:
+        try_writing(self._writing, self._sql, size)
+
+    def claims_of(self, pod: int) -> list[Claim]:
+        return [_bare_claim(*row) for row in self._rows("claims_of_pod", pod=pod, limit=-1)]
 
     def exchange(
         self, who: Incarnation, endings: Sequence[Ending], wants: Sequence[Want], *, max_crashes: int = MAX_CRASHES

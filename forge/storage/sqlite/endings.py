@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import orjson
@@ -15,9 +17,11 @@ from forge.storage.sqlite.drivers import Connection
 from forge.storage.sqlite.rows import add_error, after, as_list
 from forge.storage.statements import Queries
 
-__all__ = ["CANCELLED", "Endings", "end_job"]
+__all__ = ["CANCELLED", "Endings", "end_job", "try_writing"]
 
 CANCELLED = "cancelled by user"
+_SMALLEST_TRY = 262_144  # bytes
+_PAGES_KEPT = 10  # in memory, of a transaction that is to reach the disk although it is undone
 _REFUNDED = (Throttled, Snooze, Released)
 
 
@@ -35,6 +39,25 @@ def settle_keys(conn: Connection, sql: Queries, ids: Sequence[bytes]) -> None:
     """Free the keys of jobs that have just ended, or hold them for their unique_for."""
     conn.many(sql.free_key.sql, [{"id": id_} for id_ in ids])
     conn.many(sql.hold_key.sql, [{"id": id_} for id_ in ids])
+
+
+class _Undone(Exception):
+    """Ends a transaction that is not to be committed."""
+
+
+def try_writing(
+    writing: Callable[[], contextlib.AbstractContextManager[tuple[Connection, int]]], sql: Queries, size: int
+) -> None:
+    """See `Storage.try_writing`. A transaction that is undone is written nowhere while it fits into the cache: so this
+    one has a small cache, and more than fits in there."""
+    with contextlib.suppress(_Undone), writing() as (conn, _):
+        ((before,),) = conn.rows("pragma cache_size")
+        conn.rows(f"pragma cache_size = {_PAGES_KEPT}")
+        try:
+            conn.rows(sql.try_history.sql, {"result": f'"{os.urandom(max(size, _SMALLEST_TRY) // 2).hex()}"'})
+        finally:
+            conn.rows(f"pragma cache_size = {before}")
+        raise _Undone
 
 
 class Endings:

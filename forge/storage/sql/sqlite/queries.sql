@@ -211,6 +211,12 @@ delete from forge_pod where id = :pod
 -- name: pods
 select id, name, host, pid, queues, started_at, beat_at, capacity, label from forge_pod order by id
 
+-- What an ending writes, to be undone: whether the file takes any.
+-- name: try_history
+insert into job_history (id, run_at, enqueued_at, finished_at, timeout, status, priority, attempts, max_attempts, crashes,
+                         queue, kind, payload, result)
+values (randomblob(16), 0, 0, 0, 0, 'done', 0, 0, 0, 0, '', '', 'null', :result)
+
 -- The claims of one pod, for release: its tokens are one range.
 -- name: claims_of_pod
 select id, claim, dedupe_key is not null, queue from forge_job indexed by forge_job_claimed

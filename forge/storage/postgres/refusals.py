@@ -1,0 +1,53 @@
+"""Why PostgreSQL does not take an ending: somebody has locked its row, or it takes no writes at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from uuid import UUID
+
+from forge import fastpath
+from forge.job import Claim
+from forge.storage.contract import Step
+from forge.storage.postgres.connection import Connection, Database, UuidArray, pipeline
+from forge.storage.statements import Queries
+
+__all__ = ["impatience", "lock_holder", "locked", "try_writing"]
+
+
+def impatience(conn: Connection, queries: Queries, seconds: float) -> list[Step]:
+    """What makes locks be waited for no longer than so. On a session of our own it is set once, and stays; behind a
+    pooler it is for the caller to run, in the same transaction."""
+    params = {"wait": f"{max(1, round(seconds * 1000))}ms", "local": conn.prepare_threshold is None}
+    if params["local"]:
+        return [Step(queries.wait_for_locks, params)]
+    if conn.__dict__.get("forge_lock_wait") != seconds:
+        pipeline(conn, [Step(queries.wait_for_locks, params)])
+        conn.__dict__["forge_lock_wait"] = seconds
+    return []
+
+
+def locked(db: Database, queries: Queries, ids: Sequence[UUID]) -> set[UUID]:
+    """Those of the jobs whose row, or the row of whose key, somebody has locked now."""
+    step = Step(queries.locked_jobs, {"ids": UuidArray(fastpath.uuid_array(sorted(ids)))})
+    return {row[0] for row in db.run(step)[0].fetchall()}
+
+
+def lock_holder(db: Database, queries: Queries, claim: Claim) -> str | None:
+    """Who has locked the job's row, as far as the row itself tells."""
+    rows = db.run(Step(queries.lock_holder, {"id": claim.id}))[0].fetchall()
+    if not rows:
+        return None
+    pid, application, state, seconds = rows[0]
+    return f"process {pid} ({application or 'no name'}, {state}, its transaction is {seconds:.0f} s old)"
+
+
+def try_writing(db: Database, queries: Queries, size: int) -> None:
+    """See `Storage.try_writing`. Not compressible: it takes as much of the disk as it says."""
+    steps = [Step(queries.try_history, {"result": os.urandom(size // 2).hex()}), Step(queries.try_job, {})]
+
+    def work(conn: Connection) -> None:
+        with conn.transaction(force_rollback=True):
+            pipeline(conn, steps)
+
+    db.attempt(work)

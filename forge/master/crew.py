@@ -21,7 +21,7 @@ from forge.master.rolling import Nurseries
 from forge.master.slots import Slot
 from forge.master.stopping import overdue, press, timed_out
 from forge.master.telling import counted, log
-from forge.protocol import order_line
+from forge.protocol import ProtocolError, order_line
 
 __all__ = ["Crew"]
 
@@ -115,12 +115,15 @@ class Crew:
         if slot.retired or nursery.gone or now < self._respawn_at.get(slot, 0.0):
             return
         self._respawn_at.pop(slot, None)
-        channel = nursery.fork(slot.label)
+        channel = nursery.fork(slot.label, slot.serial + 1)
         slot.open(channel, nursery)
         self._selector.register(channel, selectors.EVENT_READ, lambda: self._on_channel(slot))
 
     def _on_channel(self, slot: Slot) -> None:
         self.hear(slot)
+        self._is_ready(slot)
+
+    def _is_ready(self, slot: Slot) -> None:
         if slot.ready and slot in self._owed:
             self._tell_death(slot, f"worker started in {1000 * (time.monotonic() - slot.started_at):.0f} ms")
 
@@ -187,17 +190,34 @@ class Crew:
     def heard(self, nursery: Nursery, message: dict[str, Any]) -> None:
         """What a zygote says of a worker."""
         if "forked" in message:
-            for slot in self.slots():
-                if slot.label == message["forked"] and slot.nursery is nursery and not slot.ready:
-                    slot.pid = message["pid"]
+            self._forked(nursery, message)
         elif "exited" in message:
             for slot in self.slots():
-                if slot.pid == message["exited"] and slot.channel is not None:
+                if slot.pid == message["exited"] and slot.nursery is nursery and slot.channel is not None:
                     self._exits[slot] = message["status"]
                     # A process that its handler started may hold the channel open: do not wait for its end.
                     while slot not in self._gone and self.hear(slot):
                         pass
                     self.lost(slot)
+
+    def _forked(self, nursery: Nursery, message: dict[str, Any]) -> None:
+        label, serial, pid = message["forked"], message["serial"], message["pid"]
+        for slot in self.slots():
+            if (slot.label, slot.serial) == (label, serial) and slot.nursery is nursery and slot.channel is not None:
+                break
+        else:
+            self._kill_group(pid)  # nobody waits for it any more
+            return
+        try:
+            slot.forked(pid)
+        except ProtocolError as e:
+            self.kill(slot, f"worker {label} broke the protocol: {e}", blameless=False)
+        if not pid:
+            self.kill(slot, f"worker {label} could not be forked: {message['error']}", blameless=True)
+        if slot.killed_for is not None:  # perhaps before it was known whom to kill
+            self._kill_group(pid)
+            self.lost(slot)
+        self._is_ready(slot)
 
     def lost(self, slot: Slot) -> None:
         """Its process is gone."""

@@ -116,20 +116,24 @@ class Zygote:
             self._retired = True
         elif order["do"] == "fork":
             label = order["label"]
-            self._fork(label, order.get("queue") or label.rpartition("/")[0], fds.pop(0))
+            self._fork(label, order.get("serial", 0), order.get("queue") or label.rpartition("/")[0], fds.pop(0))
         elif order["do"] == "exec":
             self._exec(order, [fds.pop(0) for _ in range(3)])
         elif order["do"] == "stacks":
             logs.write_stacks("the zygote")
 
-    def _fork(self, label: str, queue: str, fd: int) -> None:
-        parent = os.getpid()
-        pid = os.fork()
-        if pid == 0:
-            _become_worker(parent, lambda: _worker(label, queue, fd, self._config, self._known), self._control)
+    def _fork(self, label: str, serial: int, queue: str, fd: int) -> None:
+        parent, why = os.getpid(), None
+        try:
+            pid = os.fork()
+        except OSError as e:  # no room for another process now
+            pid, why = 0, str(e)
+        else:
+            if pid == 0:
+                _become_worker(parent, lambda: _worker(label, queue, fd, self._config, self._known), self._control)
+            self._children.add(pid)
         os.close(fd)
-        self._children.add(pid)
-        self._say(forked=label, pid=pid)
+        self._say(forked=label, serial=serial, pid=pid, error=why)
 
     def _exec(self, order: dict[str, Any], fds: list[int]) -> None:
         """A child that becomes another program, in a group of its own; see `forge.worker.exec`."""

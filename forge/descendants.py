@@ -19,7 +19,16 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-__all__ = ["adopt_orphans", "children", "end_marked", "mark", "mark_of", "parent_of", "signal_at_parents_death"]
+__all__ = [
+    "adopt_orphans",
+    "children",
+    "end_marked",
+    "kill_group",
+    "mark",
+    "mark_of",
+    "parent_of",
+    "signal_at_parents_death",
+]
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _LINUX = sys.platform == "linux"
@@ -67,6 +76,14 @@ def parent_of(pid: int) -> int | None:
         return int(Path(f"/proc/{pid}/stat").read_text("ascii", "replace").rpartition(")")[2].split()[1])
     except (OSError, IndexError, ValueError):
         return None
+
+
+def kill_group(pid: int, *parents: int) -> None:
+    """Kill the process and its group, which it leads, if it is a child of one of these. If it is gone, and collected,
+    the number may be somebody else's by now, and whoever collected it has seen to its group."""
+    if pid and (not _LINUX or parent_of(pid) in parents):
+        with contextlib.suppress(OSError):
+            os.killpg(pid, signal.SIGKILL)
 
 
 def children() -> Iterator[int]:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import os
 import selectors
-import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from forge.descendants import kill_group
 from forge.job import Claim, Ending, Released
 from forge.logs import stacks
 from forge.master.lanes import Lane
@@ -206,7 +205,7 @@ class Crew:
             if (slot.label, slot.serial) == (label, serial) and slot.nursery is nursery and slot.channel is not None:
                 break
         else:
-            self._kill_group(pid)  # nobody waits for it any more
+            kill_group(pid, nursery.process.pid)  # nobody waits for it any more
             return
         try:
             slot.forked(pid)
@@ -215,7 +214,7 @@ class Crew:
         if not pid:
             self.kill(slot, f"worker {label} could not be forked: {message['error']}", blameless=True)
         if slot.killed_for is not None:  # perhaps before it was known whom to kill
-            self._kill_group(pid)
+            self._kill_group(slot)
             self.lost(slot)
         self._is_ready(slot)
 
@@ -228,18 +227,17 @@ class Crew:
     def kill(self, slot: Slot, why: str, *, blameless: bool) -> None:
         """With everything its handlers started. `blameless`: it says nothing about the jobs in hand."""
         slot.killed_for, slot.blameless = why, blameless
-        self._kill_group(slot.pid)
+        self._kill_group(slot)
 
     def kill_all(self) -> None:
         """At the end."""
         for slot in self.slots():
-            self._kill_group(slot.pid)
+            self._kill_group(slot)
 
     @staticmethod
-    def _kill_group(pid: int) -> None:
-        if pid:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, signal.SIGKILL)
+    def _kill_group(slot: Slot) -> None:
+        if slot.nursery is not None:
+            kill_group(slot.pid, slot.nursery.process.pid, os.getpid())
 
     def _never_ready(self, slot: Slot) -> None:
         self.kill(slot, f"worker {slot.label} was not ready within {self.ready_within:g} s", blameless=True)
@@ -261,7 +259,7 @@ class Crew:
             self._tell_death(slot, "worker started and died")
         young = not slot.ready or now - slot.started_at < YOUNG
         if slot.nursery.gone:
-            self._kill_group(pid)  # what its handlers started; else the zygote has seen to that
+            self._kill_group(slot)  # what its handlers started; else the zygote has seen to that
         left = slot.close()
         if slot.draining and not left:
             if slot.leaving is not None and not self.stopping:

@@ -12,12 +12,12 @@ import fcntl
 import itertools
 import os
 import selectors
-import signal
 import termios
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from forge.descendants import kill_group
 from forge.master.nursery import Nursery
 from forge.master.telling import a_bug
 from forge.protocol import ProtocolError
@@ -191,9 +191,8 @@ class Process:
         self._kill_group()
 
     def _kill_group(self) -> None:
-        if self.pid and not self._gone:  # the zygote has killed the group of one that is gone
-            with contextlib.suppress(OSError):
-                os.killpg(self.pid, signal.SIGKILL)
+        if not self._gone:  # the zygote has killed the group of one that is gone
+            kill_group(self.pid, self.nursery.process.pid, os.getpid())
 
     # -- pipes -------------------------------------------------------------------------------------------------
 

@@ -18,9 +18,10 @@ from typing import Any
 from unittest.mock import patch
 from uuid import UUID
 
+from forge import descendants
 from forge.config.model import PoolConfig, QueueConfig
 from forge.job import Claim, Ending, Released
-from forge.master import hearing, processes, rolling
+from forge.master import hearing, nursery, processes, rolling
 from forge.master.crew import Crew
 from forge.master.hearing import Hearing
 from forge.master.lanes import Lane
@@ -66,6 +67,7 @@ ODD: list[Any] = [
     {},
     {"a": {}},
     WORKER,
+    os.getpid(),
     *IDS,
 ]
 DONE = b"".join(b'{"id":"%b","status":"ok","took":0.000100}\n' % id.encode() for id in IDS[:2])
@@ -148,9 +150,18 @@ def no_kills(*, bugs: bool = False) -> Iterator[list[int]]:
     with ExitStack() as stack:
         for name in ("kill", "killpg"):
             stack.enter_context(patch.object(os, name, lambda pid, _: killed.append(pid)))
+        for module in (descendants, nursery):
+            stack.enter_context(patch.object(module, "parent_of", _parent_of))
         for module in (hearing, rolling, processes) if not bugs else ():
             stack.enter_context(patch.object(module, "a_bug", _raise))
         yield killed
+
+
+def _parent_of(pid: int) -> int | None:
+    return ZYGOTE if pid in (WORKER, PROGRAM) else _real_parent_of(pid)
+
+
+_real_parent_of = descendants.parent_of
 
 
 def _raise(where: str) -> None:

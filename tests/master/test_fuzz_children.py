@@ -4,6 +4,7 @@ and every job is in one place or has one ending."""
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -115,6 +116,39 @@ def test_a_zygote_may_say_anything(pieces: list[bytes], coming: bool) -> None:
         rig.end()
         rig.close()
     assert set(killed) <= {WORKER, PROGRAM, ZYGOTE}
+
+
+def test_a_zygote_that_names_a_process_that_is_not_its_own_is_killed_and_not_that_process() -> None:
+    for message in ({"forked": "q/9", "serial": 1, "pid": os.getpid()}, {"started": 1, "pid": os.getpid()}):
+        with no_kills() as killed:
+            rig = Zygotes(coming=False)
+            rig.write(json.dumps(message).encode() + b"\n")
+            assert rig.nursery.gone and rig.nursery.process.killed
+            rig.end()
+            rig.close()
+        assert os.getpid() not in killed
+
+
+def test_a_worker_that_says_to_be_another_process_is_killed_and_not_that_process() -> None:
+    with no_kills() as killed:
+        rig = Workers(0, hello=False)
+        rig.write(b'{"hello":%d,"capacity":1}\n' % os.getpid())
+        assert not rig.slot.ready and rig.slot.killed_for is not None
+        rig.close()
+    assert killed == [WORKER]
+
+
+def test_a_worker_may_greet_before_the_zygote_has_told_of_it() -> None:
+    with no_kills() as killed:
+        rig = Workers(0, hello=False)
+        rig.slot.pid = 0
+        rig.write(b'{"hello":%d,"capacity":1}\n' % WORKER)
+        assert rig.slot.greeted_as and not rig.slot.ready
+        rig.crew.heard(rig.nursery, {"forked": "q/0", "serial": rig.slot.serial, "pid": WORKER})
+        assert rig.lane.slots[0].ready and not killed
+        rig.crew.heard(rig.nursery, {"forked": "q/0", "serial": 77, "pid": PROGRAM})  # of one that nobody waits for
+        assert killed == [PROGRAM]
+        rig.close()
 
 
 @fuzz

@@ -51,6 +51,7 @@ __all__ = [
     "MAX_LINE",
     "MOST_UNANSWERED",
     "Lines",
+    "ProtocolError",
     "ending_of",
     "job_line",
     "line_of",
@@ -79,10 +80,14 @@ _STATUS: dict[type[Outcome], str] = {
 }
 
 
+class ProtocolError(ValueError):
+    """What a peer says is no message, or none that it may send: in which way. Whoever reads it ends the peer."""
+
+
 def within_limit(rest: bytes) -> bytes:
-    """The beginning of a line whose end has not come. Past the limit it is a ValueError: the peer has lost its mind."""
+    """The beginning of a line whose end has not come. Past the limit the peer has lost its mind."""
     if len(rest) > MAX_LINE:
-        raise ValueError(f"a line of more than {MAX_LINE:,} bytes")
+        raise ProtocolError(f"a line of more than {MAX_LINE:,} bytes")
     return rest
 
 

@@ -1,7 +1,7 @@
 """Imports point one way. This walks every import statement of every module, also those inside functions.
 
-errors job retry config <- codec fastpath logs protocol <- storage <- cluster <- app <- master|worker|web|faktory
-<- cli|testing
+errors job retry config <- codec descendants fastpath logs protocol <- storage <- cluster <- app
+<- master|worker|web|faktory <- cli|testing
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent
 
 LAYERS = [
     {"errors", "job", "retry", "config"},
-    {"codec", "fastpath", "_fastpath", "_fastpath_py", "logs", "protocol"},
+    {"codec", "descendants", "fastpath", "_fastpath", "_fastpath_py", "logs", "protocol"},
     {"storage"},
     {"cluster"},
     {"app", ""},  # "" is forge/__init__.py, the public face

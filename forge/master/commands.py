@@ -202,6 +202,10 @@ class Run(Process):
         self._commands.runs.discard(self)
         return job
 
+    def fail(self, why: str) -> None:
+        if (job := self.drop()) is not None:
+            self._commands.places.finish(failed(job, why))
+
     def heard(self, data: bytes) -> None:
         self._output.add(data)
 

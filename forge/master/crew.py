@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import os
 import selectors
-import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from forge.descendants import kill_group
 from forge.job import Claim, Ending, Released
 from forge.logs import stacks
 from forge.master.lanes import Lane
@@ -22,7 +21,7 @@ from forge.master.slots import Slot, Stop
 from forge.master.stopping import overdue, press, timed_out
 from forge.master.suspects import ZYGOTE_DIED
 from forge.master.telling import counted, log
-from forge.protocol import MOST_UNANSWERED, order_line
+from forge.protocol import MOST_UNANSWERED, ProtocolError, order_line
 
 __all__ = ["Crew"]
 
@@ -118,12 +117,15 @@ class Crew:
         if slot.retired or nursery.gone or now < self._respawn_at.get(slot, 0.0):
             return
         self._respawn_at.pop(slot, None)
-        channel = nursery.fork(slot.label, alone=slot.alone)
+        channel = nursery.fork(slot.label, slot.serial + 1, alone=slot.alone)
         slot.open(channel, nursery)
         self._selector.register(channel, selectors.EVENT_READ, lambda: self._on_channel(slot))
 
     def _on_channel(self, slot: Slot) -> None:
         self.hear(slot)
+        self._is_ready(slot)
+
+    def _is_ready(self, slot: Slot) -> None:
         if slot.ready and slot in self._owed:
             self._tell_death(slot, f"worker started in {1000 * (time.monotonic() - slot.started_at):.0f} ms")
 
@@ -190,17 +192,34 @@ class Crew:
     def heard(self, nursery: Nursery, message: dict[str, Any]) -> None:
         """What a zygote says of a worker."""
         if "forked" in message:
-            for slot in self.slots():
-                if slot.label == message["forked"] and slot.nursery is nursery and not slot.ready:
-                    slot.pid = message["pid"]
+            self._forked(nursery, message)
         elif "exited" in message:
             for slot in self.slots():
-                if slot.pid == message["exited"] and slot.channel is not None:
+                if slot.pid == message["exited"] and slot.nursery is nursery and slot.channel is not None:
                     self._exits[slot] = message["status"]
                     # A process that its handler started may hold the channel open: do not wait for its end.
                     while slot not in self._gone and self.hear(slot):
                         pass
                     self.lost(slot)
+
+    def _forked(self, nursery: Nursery, message: dict[str, Any]) -> None:
+        label, serial, pid = message["forked"], message["serial"], message["pid"]
+        for slot in self.slots():
+            if (slot.label, slot.serial) == (label, serial) and slot.nursery is nursery and slot.channel is not None:
+                break
+        else:
+            kill_group(pid, nursery.process.pid)  # nobody waits for it any more
+            return
+        try:
+            slot.forked(pid)
+        except ProtocolError as e:
+            self.kill(slot, f"worker {label} broke the protocol: {e}", blameless=False)
+        if not pid:
+            self.kill(slot, f"worker {label} could not be forked: {message['error']}", blameless=True)
+        if slot.killed_for is not None:  # perhaps before it was known whom to kill
+            self._kill_group(slot)
+            self.lost(slot)
+        self._is_ready(slot)
 
     def lost(self, slot: Slot) -> None:
         """Its process is gone."""
@@ -212,18 +231,17 @@ class Crew:
     def kill(self, slot: Slot, why: str, *, blameless: bool) -> None:
         """With everything its handlers started. `blameless`: it says nothing about the jobs in hand."""
         slot.killed_for, slot.blameless = why, blameless
-        self._kill_group(slot.pid)
+        self._kill_group(slot)
 
     def kill_all(self) -> None:
         """At the end."""
         for slot in self.slots():
-            self._kill_group(slot.pid)
+            self._kill_group(slot)
 
     @staticmethod
-    def _kill_group(pid: int) -> None:
-        if pid:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, signal.SIGKILL)
+    def _kill_group(slot: Slot) -> None:
+        if slot.nursery is not None:
+            kill_group(slot.pid, slot.nursery.process.pid, os.getpid())
 
     def _never_ready(self, slot: Slot) -> None:
         self.kill(slot, f"worker {slot.label} was not ready within {self.ready_within:g} s", blameless=True)
@@ -245,7 +263,7 @@ class Crew:
             self._tell_death(slot, "worker started and died")
         young = not slot.ready or now - slot.started_at < YOUNG
         if slot.nursery.gone:
-            self._kill_group(pid)  # what its handlers started; else the zygote has seen to that
+            self._kill_group(slot)  # what its handlers started; else the zygote has seen to that
         left = slot.close()
         if slot.draining and not left:
             if slot.leaving is not None and not self.stopping:

@@ -7,21 +7,23 @@ from array import array
 from collections.abc import Mapping
 from typing import Any
 
-import orjson
-
 from forge import fastpath
 from forge.codec import as_text
 from forge.job import Claim, Released, Written
+from forge.master.checking import MAX_PID, message_of, shown, text, whole
 from forge.master.crew import Crew
 from forge.master.lanes import Lane
 from forge.master.meter import Meter
 from forge.master.questions import Desk
 from forge.master.slots import Slot, Stop
 from forge.master.stopping import ended_late, timed_out
+from forge.master.telling import a_bug
 from forge.master.writing import Writer
-from forge.protocol import ending_of, seconds_taken
+from forge.protocol import ProtocolError, ending_of, seconds_taken
 
 __all__ = ["Hearing"]
+
+MOST_AT_ONCE = 10_000  # jobs in one worker, by its word; the queue's own setting counts if that is less
 
 
 class Hearing:
@@ -41,16 +43,20 @@ class Hearing:
                 lane.note_all(len(heard.done), heard.total, heard.longest)
                 self._writer.done(heard.done)
             for line in heard.lines:
-                message = orjson.loads(line)
+                message = message_of(line)
                 if "status" in message:
                     self._replied(lane, slot, message, now, back, times)
                 else:
-                    self._said(slot, message)
+                    self._said(lane, slot, message)
         except EOFError:
             self._crew.lost(slot)
             return False
-        except (ValueError, KeyError, TypeError) as e:
-            self._crew.kill(slot, f"worker {slot.label} broke the protocol ({e!r})", blameless=False)
+        except (ValueError, KeyError, TypeError, OverflowError) as e:
+            self._broken(slot, f"broke the protocol: {e if isinstance(e, ProtocolError) else repr(e)}")
+            return False
+        except Exception:  # noqa: BLE001 (the last net: it costs this worker, not the master and all the others)
+            a_bug(f"reading what worker {slot.label} said")
+            self._broken(slot, "was killed: what it said could not be read")
             return False
         finally:
             if self._crew.stopping or lane.closing:
@@ -64,16 +70,16 @@ class Hearing:
     ) -> None:
         """A reply. The claim leaves the worker's hands only for somebody else's: whatever is wrong with the reply, it
         is not lost."""
-        claim, sent = slot.in_hand.get(message["id"], (None, 0.0))
+        claim, sent = slot.in_hand.get(text(message, "id"), (None, 0.0))
         if claim is None:
             if slot.killed_for is None:
-                raise ValueError(f"it answered for {message['id']}, which it did not have")
+                raise ProtocolError(f"it answered for {shown(message['id'])}, which it did not have")
             return  # not ours any more
         try:
             ending, seconds = ending_of(message, claim), min(seconds_taken(message), max(0.0, now - sent))
         except Exception as e:
             self._misunderstood(slot, claim, e, now)
-            raise ValueError(f"a reply that cannot be understood: {as_text(str(e), 200)}") from e
+            raise ProtocolError(f"a reply that cannot be understood: {as_text(str(e), 200)}") from e
         stop = slot.answered(message["id"], now)[1]
         unstarted = isinstance(ending.outcome, Released) and not ending.delay and ending.outcome.message is None
         if unstarted and stop is None:
@@ -96,13 +102,24 @@ class Hearing:
         slot.answered(claim.id.hex, now)
         self._writer.end(ending)
 
-    def _said(self, slot: Slot, message: dict[str, Any]) -> None:
+    def _said(self, lane: Lane, slot: Slot, message: dict[str, Any]) -> None:
         if "hello" in message:
-            slot.greeted(message)
+            most = 1 if lane.settings.worker == "process" else lane.settings.concurrency
+            capacity = whole(message, "capacity", 1, MOST_AT_ONCE)
+            slot.greeted(whole(message, "hello", 2, MAX_PID), min(capacity, most))
+        elif not slot.ready:
+            raise ProtocolError("it spoke before it was ready")
         elif "ask" in message:
             self._desk.asked(slot, message)
         elif message.get("say") == "progress":
             self._desk.progress(slot, message)
         elif message.get("say") == "leaving":
-            slot.leaving = str(message.get("why") or "its own request")
+            slot.leaving = text(message, "why", 200)
             slot.drain()
+        else:
+            raise ProtocolError(f"no message that there is: {shown(message)}")
+
+    def _broken(self, slot: Slot, why: str) -> None:
+        """Nothing that it says from here on counts, nor what it has said and nobody has read yet."""
+        self._crew.kill(slot, f"worker {slot.label} ({slot.pid}) {why}", blameless=False)
+        self._crew.lost(slot)

@@ -13,6 +13,8 @@ from typing import Any
 import orjson
 
 from forge.job import Claim, Dead, Done, Failed, Outcome, Throttled
+from forge.master import checking
+from forge.protocol import ProtocolError
 
 __all__ = ["OutOfStep", "outcome_of", "request_line", "shown"]
 
@@ -20,7 +22,7 @@ MAX_MESSAGE = 8_000  # characters
 DEFAULT_THROTTLE, LONGEST_THROTTLE = 60.0, 86_400.0  # seconds
 
 
-class OutOfStep(Exception):
+class OutOfStep(ProtocolError):
     """A child broke the protocol: in which way."""
 
 
@@ -47,10 +49,9 @@ def outcome_of(line: bytes, id: str) -> Outcome:
     if not isinstance(reply, dict):
         raise OutOfStep(f"its answer is not a JSON object: {shown(line)}")
     if (echo := reply.get("id")) is not None and echo != id:
-        raise OutOfStep(f"the id of its answer does not match (desync): got {_cut(str(echo))}, want {id}")
+        raise OutOfStep(f"the id of its answer does not match (desync): got {_named(echo)}, want {id}")
     message = reply.get("message")
-    text = message if isinstance(message, str) or message is None else orjson.dumps(message).decode()
-    text = _cut(text, MAX_MESSAGE) if text else None
+    text = _cut(message if isinstance(message, str) else _as_json(message), MAX_MESSAGE) if message else None
     match reply.get("status"):
         case "ok":
             return Done(reply.get("result"))
@@ -68,13 +69,24 @@ def _pause(reply: dict[str, Any]) -> float:
     if value is None:
         return DEFAULT_THROTTLE
     if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
-        raise OutOfStep(f"its answer has a retry_after_secs that is no number of seconds: {_cut(str(value))}")
+        raise OutOfStep(f"its answer has a retry_after_secs that is no number of seconds: {_named(value)}")
     return float(min(value, LONGEST_THROTTLE))
 
 
 def shown(line: bytes) -> str:
     """What a child wrote, for a message."""
     return _cut(repr(line[:400].decode(errors="replace")))
+
+
+def _named(value: object) -> str:
+    return _cut(value) if isinstance(value, str) else checking.shown(value)
+
+
+def _as_json(value: object) -> str:
+    try:
+        return orjson.dumps(value).decode()
+    except TypeError:  # it reads deeper than it writes
+        raise OutOfStep(f"its answer has a message that is nested too deeply: {checking.shown(value)}") from None
 
 
 def _cut(text: str, most: int = 200) -> str:

@@ -13,10 +13,10 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import orjson
-
+from forge.descendants import parent_of
 from forge.errors import ConfigError, ExitCode, ForgeError
-from forge.protocol import Lines, order_line
+from forge.master.checking import zygote_message
+from forge.protocol import Lines, ProtocolError, order_line
 from forge.storage.schedules import NewSchedule
 
 __all__ = ["Nursery", "how_it_ended"]
@@ -47,6 +47,7 @@ class Nursery:
         self.schedules: tuple[NewSchedule, ...] = ()  # of the configuration and of code
         self._may_be_empty = may_be_empty
         self._lines = Lines()
+        self._pids: set[int] = set()  # of its children
         self._orders: deque[tuple[bytes, list[int]]] = deque()  # with the descriptors that go along
 
     def wait_until_ready(self) -> None:
@@ -60,6 +61,11 @@ class Nursery:
                 self.receive()
             except EOFError:
                 raise ConfigError(f"the modules were not imported: the importing process {self.end()}") from None
+            except ProtocolError as e:
+                self.kill()
+                raise ConfigError(
+                    f"the modules were not imported: the importing process broke the protocol: {e}"
+                ) from None
 
     @staticmethod
     def too_slow() -> ConfigError:
@@ -67,7 +73,8 @@ class Nursery:
         return ConfigError(f"the modules were not imported within {READY_WITHIN:.0f} s; look at what they do at import")
 
     def receive(self) -> list[dict[str, Any]]:
-        """What has come in about workers. EOFError: the zygote is gone; ForgeError: it cannot become ready."""
+        """What has come in about workers. EOFError: the zygote is gone; ForgeError: it cannot become ready;
+        ProtocolError: it says what no zygote may."""
         try:
             data = self.control.recv(65536)
         except BlockingIOError:
@@ -78,17 +85,34 @@ class Nursery:
             self.gone = True
             raise EOFError
         self._pinged_at, self._overdue = None, False
-        messages = [orjson.loads(line) for line in self._lines.feed(data)]
-        for message in messages:
-            if "failed" in message:
-                raise _as_error(message)
-            if message.get("ready"):
-                self._is_ready(message)
-        return messages
+        messages = [zygote_message(line) for line in self._lines.feed(data)]
+        return [message for message in messages if self._heard(message)]
+
+    def _heard(self, message: dict[str, Any]) -> bool:
+        """Whether it is about a child of the zygote's."""
+        begins = "ready" in message or "failed" in message
+        if begins == self.ready:
+            raise ProtocolError(f"{next(iter(message))} {'again' if begins else 'before it was ready'}")
+        if "failed" in message:
+            raise _as_error(message)
+        if begins:
+            self._is_ready(message)
+        if begins or "pong" in message:
+            return False
+        if "exited" in message:
+            known = message["exited"] in self._pids
+            self._pids.discard(message["exited"])
+            return known
+        if pid := message["pid"]:
+            # It will be killed by this number, with its group: not before it is known whose child it is. One that is
+            # gone already, and collected, has no parent.
+            if parent_of(pid) not in (self.process.pid, None):
+                raise ProtocolError(f"process {pid} is no child of it")
+            self._pids.add(pid)
+        return True
 
     def _is_ready(self, message: dict[str, Any]) -> None:
-        self.kinds, self.unsafe = message["kinds"], message["unsafe"]
-        self.schedules = tuple(NewSchedule.of_message(each) for each in message["schedules"])
+        self.kinds, self.unsafe, self.schedules = message["kinds"], message["unsafe"], message["schedules"]
         if not self._may_be_empty and all(about.get("builtin") for about in self.kinds.values()):
             raise ConfigError('no tasks to run; name their modules in forge.toml: modules = ["tasks"]')
         self.ready = True
@@ -99,10 +123,11 @@ class Nursery:
             raise ConfigError(f'{"; ".join(self.unsafe)}; fork_safety = "warn" starts all the same')
         return [f"not safe to fork: {sentence}" for sentence in self.unsafe]
 
-    def fork(self, label: str, *, alone: bool = False) -> socket.socket:
-        """Ask for a worker, `alone` for one of capacity 1; the answer is our end of its channel, usable at once."""
+    def fork(self, label: str, serial: int, *, alone: bool = False) -> socket.socket:
+        """Ask for a worker, `alone` for one of capacity 1; the answer is our end of its channel, usable at once. The
+        zygote tells `{"forked": label, "serial": …, "pid": …}`, with an `error` and no pid if it could not."""
         ours, theirs = socket.socketpair()
-        self._order(order_line("fork", label=label, alone=alone), [theirs.detach()])
+        self._order(order_line("fork", label=label, serial=serial, alone=alone), [theirs.detach()])
         return ours
 
     def exec(

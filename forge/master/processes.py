@@ -12,13 +12,15 @@ import fcntl
 import itertools
 import os
 import selectors
-import signal
 import termios
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from forge.descendants import kill_group
 from forge.master.nursery import Nursery
+from forge.master.telling import a_bug
+from forge.protocol import ProtocolError
 
 __all__ = ["CANNOT_RUN", "Log", "Process", "Recipe", "Yard"]
 
@@ -58,23 +60,23 @@ class Yard:
         self._living[number] = process
         self.nursery.exec(number, recipe.argv, dict(recipe.env), recipe.cwd, fds)
 
-    def heard(self, message: Mapping[str, Any]) -> bool:
+    def heard(self, nursery: Nursery, message: Mapping[str, Any]) -> bool:
         """A message of a zygote; False if it is not about a program."""
-        if not self._living:
-            return False
         self.look_at = 0.0
         if "started" in message:
-            process = self._living[message["started"]]
+            process = self._living.get(message["started"])
+            if process is None or process.nursery is not nursery or process.pid:
+                raise ProtocolError(f"it has started number {message['started']}, which nobody has asked for")
             if message["pid"]:
                 self._by_pid[message["pid"]] = process
                 process._started(message["pid"])
             else:
                 self._forget(process, None, f"{CANNOT_RUN}it: {message['error']}")
-        elif message.get("exited") in self._by_pid:
-            process = self._by_pid[message["exited"]]
-            self._forget(process, message["status"])
-        else:
+            return True
+        process = self._by_pid.get(message.get("exited", 0))
+        if process is None or process.nursery is not nursery:
             return False
+        self._forget(process, message["status"])
         return True
 
     def tick(self, now: float) -> None:
@@ -126,6 +128,11 @@ class Process:
 
     def heard(self, data: bytes) -> None:
         """Bytes of its stdout."""
+
+    def fail(self, why: str) -> None:
+        """It is of no more use, for this reason."""
+        self.yard.log(f"was killed: {why}", self.who)
+        self.kill()
 
     def heard_error(self, line: str) -> None:
         """A line of its stderr: to the log, unless there are too many."""
@@ -181,9 +188,8 @@ class Process:
         self._kill_group()
 
     def _kill_group(self) -> None:
-        if self.pid and not self._gone:  # the zygote has killed the group of one that is gone
-            with contextlib.suppress(OSError):
-                os.killpg(self.pid, signal.SIGKILL)
+        if not self._gone:  # the zygote has killed the group of one that is gone
+            kill_group(self.pid, self.nursery.process.pid, os.getpid())
 
     # -- pipes -------------------------------------------------------------------------------------------------
 
@@ -238,7 +244,11 @@ class Process:
     def _read_stdout(self) -> bool:
         data = self._read(self._stdout)
         if data:
-            self.heard(data)
+            try:
+                self.heard(data)
+            except Exception:  # noqa: BLE001 (the last net: it costs this program, not the master and all the others)
+                a_bug(f"reading what {self.who} wrote")
+                self.fail("what it wrote could not be read")
         elif data is not None:
             self._close("_stdout")
             self.went_silent("stdout")

@@ -161,9 +161,9 @@ class Programs:
         self._place(mine)
         return [claim for claim in claims if claim.kind not in self.kinds] if mine else claims
 
-    def heard(self, message: Mapping[str, Any]) -> bool:
+    def heard(self, nursery: Nursery, message: Mapping[str, Any]) -> bool:
         """A message of a zygote; False if it is not about a program."""
-        return self._yard is not None and self._yard.heard(message)
+        return self._yard is not None and self._yard.heard(nursery, message)
 
     def cancel(self, wanted: set[tuple[UUID, int]]) -> None:
         """Stop those of the jobs that are here, given by id and token."""

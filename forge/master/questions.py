@@ -6,17 +6,21 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
+from forge.codec import check_name
 from forge.errors import ForgeError
-from forge.job import Enqueued, Receipt
+from forge.job import Enqueued, NewJob, Receipt
 from forge.master.budgets import Budgets, Reply
+from forge.master.checking import MAX_NUMBER, listed, new_job, number, text, whole
 from forge.master.couriers import Courier
 from forge.master.slots import Slot
-from forge.protocol import line_of, new_job_of
+from forge.protocol import ProtocolError, line_of
 from forge.storage import Storage
 
 __all__ = ["Desk"]
 
 PROGRESS_EVERY = 1.0  # seconds
+MOST_TEXT = 1000  # characters of its message
+MOST_TOKENS = 2**31 - 1  # what a budget's capacity can be
 
 
 class Desk:
@@ -32,24 +36,24 @@ class Desk:
 
     def asked(self, slot: Slot, message: dict[str, Any]) -> None:
         """Answer now, or have the clerk find out."""
-        number = message["ask"]
+        ask, about = whole(message, "ask", 0, MAX_NUMBER), text(message, "for")
         try:
-            match message["for"]:
+            match about:
                 case "enqueue":
-                    self._enqueue(slot, number, message["jobs"])
+                    self._enqueue(slot, ask, [new_job(record) for record in listed(message, "jobs", dict)])
                 case "acquire":
-                    self._budgets.acquire(
-                        message["scope"], int(message.get("tokens", 1)), self._reply(slot, number, granted=True)
-                    )
+                    scope, tokens = check_name(message.get("scope"), "scope"), whole(message, "tokens", 1, MAX_NUMBER)
+                    if tokens > MOST_TOKENS:
+                        raise ForgeError(f"{scope}: {tokens} tokens are more than any budget has")
+                    self._budgets.acquire(scope, tokens, self._reply(slot, ask, granted=True))
                 case "drain":
-                    self._budgets.drain(message["scope"], self._reply(slot, number))
-                case other:
-                    slot.say(line_of(answer=number, error=f"nobody here answers {other!r}"))
+                    self._budgets.drain(check_name(message.get("scope"), "scope"), self._reply(slot, ask))
+                case _:
+                    raise ProtocolError(f"it asks for {about[:100]!r}")
         except ForgeError as e:
-            slot.say(line_of(answer=number, error=str(e)))
+            slot.say(line_of(answer=ask, error=str(e)))
 
-    def _enqueue(self, slot: Slot, number: int, records: Sequence[dict[str, Any]]) -> None:
-        jobs = [new_job_of(record) for record in records]
+    def _enqueue(self, slot: Slot, number: int, jobs: Sequence[NewJob]) -> None:
         serial = slot.serial
 
         def answer(receipts: Sequence[Receipt] | None, error: str | None) -> None:
@@ -78,11 +82,11 @@ class Desk:
 
     def progress(self, slot: Slot, message: dict[str, Any]) -> None:
         """The latest of each job counts."""
-        claim, _ = slot.in_hand.get(message["id"], (None, 0.0))
+        claim, _ = slot.in_hand.get(text(message, "id"), (None, 0.0))
+        percent = number(message, "percent", 0, 100)
+        said = None if message.get("message") is None else text(message, "message", MOST_TEXT)
         if claim is not None:
-            said = message.get("message")
-            text = None if said is None else str(said)
-            self._notes[claim.id] = (claim.id, claim.token, float(message["percent"]), text)
+            self._notes[claim.id] = (claim.id, claim.token, percent, said)
 
     def tick(self, now: float) -> None:
         """Write it, if it is time; and look after budgets."""

@@ -16,7 +16,8 @@ from typing import Any
 from forge.config import Config
 from forge.errors import ForgeError
 from forge.master.nursery import READY_WITHIN, Nursery
-from forge.master.telling import log
+from forge.master.telling import a_bug, log
+from forge.protocol import ProtocolError
 
 __all__ = ["Nurseries", "new_nursery"]
 
@@ -122,14 +123,31 @@ class Nurseries:
             self._selector.unregister(nursery.control)
             self._gone(nursery, coming)
             return
-        except (ForgeError, ValueError, KeyError) as e:
-            if coming:
-                self._failed(str(e))
+        except (ForgeError, ProtocolError) as e:
+            self._broken(nursery, f"broke the protocol: {e}" if isinstance(e, ProtocolError) else str(e))
             return
         if coming and nursery.ready:
             self._adopt()
         for message in messages:
-            self._heard(nursery, message)
+            try:
+                self._heard(nursery, message)
+            except ProtocolError as e:
+                self._broken(nursery, f"broke the protocol: {e}")
+                return
+            except Exception:  # noqa: BLE001 (the last net: it costs this zygote and its workers, not the master)
+                a_bug("hearing what the zygote said")
+                self._broken(nursery, "was killed: what it said could not be understood")
+                return
+
+    def _broken(self, nursery: Nursery, why: str) -> None:
+        """It is of no more use, and what it says from here on is not heard."""
+        if self._coming is not None and self._coming[0] is nursery:
+            self._failed(why)
+        elif not nursery.gone:
+            self._selector.unregister(nursery.control)
+            nursery.kill()
+            nursery.gone = True
+            self._gone(nursery, coming=False, why=why)
 
     def _adopt(self) -> None:
         assert self._coming is not None
@@ -163,11 +181,11 @@ class Nurseries:
         nursery.kill()
         nursery.close()
 
-    def _gone(self, nursery: Nursery, coming: bool) -> None:
+    def _gone(self, nursery: Nursery, coming: bool, why: str | None = None) -> None:
         if coming:
             self._failed(f"the importing process {nursery.end()}")
             return
-        how = nursery.end()
+        how = nursery.end() if why is None else f"{why} ({nursery.end()})"
         if nursery is self.current:
             if time.monotonic() - nursery.started_at > YOUNG:
                 self._deaths = 0

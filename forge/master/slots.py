@@ -8,12 +8,12 @@ from array import array
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from forge import fastpath
 from forge.job import Claim, Done, Ending
 from forge.master.nursery import Nursery
-from forge.protocol import order_line, within_limit
+from forge.protocol import ProtocolError, order_line, within_limit
 
 __all__ = ["Held", "Slot", "Stop"]
 
@@ -54,8 +54,9 @@ class Slot:
         self.serial = 0  # of the process: an answer for one before it is for nobody
         self.channel: socket.socket | None = None
         self.nursery: Nursery | None = None  # that the process was forked from
-        self.pid = 0
-        self.ready = False  # has said hello
+        self.pid = 0  # by the zygote's word
+        self.greeted_as = 0  # the pid that its own hello names
+        self.ready = False  # both are known, and the same
         self.lost = False  # its process is gone, which has yet to be dealt with
         self.capacity = 1  # jobs it runs at the same time
         self.draining = False
@@ -76,7 +77,8 @@ class Slot:
         channel.setblocking(False)
         self.channel, self.nursery = channel, nursery
         self.serial += 1
-        self.pid, self.ready, self.capacity, self.killed_for, self.blameless = 0, False, 1, None, False
+        self.pid, self.greeted_as, self.ready, self.capacity = 0, 0, False, 1
+        self.killed_for, self.blameless = None, False
         self.draining, self.leaving, self.recalled, self.lost = False, None, False, False
         self.started_at = time.monotonic()
         self.stops.clear()
@@ -135,6 +137,7 @@ class Slot:
         """What has come in. EOFError: the process is gone. Jobs that are done are counted in `times`: see
         `forge.fastpath.timed`."""
         assert self.channel is not None
+        within_limit(self._rest)  # before anything is taken out of hand
         try:
             data = self.channel.recv(1 << 18)
         except BlockingIOError:
@@ -147,15 +150,28 @@ class Slot:
         # A job that is to stop is looked at closely.
         in_hand = {} if self.stops else self.in_hand
         data = self._rest + data if self._rest else data
-        done, lines, rest, total, longest = fastpath.answers(data, in_hand, _DONE, times, ahead)
-        self._rest = within_limit(rest)
+        done, lines, self._rest, total, longest = fastpath.answers(data, in_hand, _DONE, times, ahead)
         if done and head not in self.in_hand:
             self.head_since, self.recalled = now, False
         return Heard(done, lines, total, longest)
 
-    def greeted(self, message: dict[str, Any]) -> None:
-        """It has said hello."""
-        self.pid, self.capacity, self.ready = int(message["hello"]), max(1, int(message.get("capacity", 1))), True
+    def greeted(self, pid: int, capacity: int) -> None:
+        """It has said hello. Which process it is it does not decide: it is ready once the zygote has said the same."""
+        if self.greeted_as:
+            raise ProtocolError("hello again")
+        self.greeted_as, self.capacity = pid, capacity
+        self._compare()
+
+    def forked(self, pid: int) -> None:
+        """The zygote has made the process."""
+        self.pid = pid
+        self._compare()
+
+    def _compare(self) -> None:
+        if self.pid and self.greeted_as:
+            if self.pid != self.greeted_as:
+                raise ProtocolError(f"it says that it is process {self.greeted_as} and is {self.pid}")
+            self.ready = True
 
     def answered(self, id: str, now: float) -> tuple[Claim | None, Stop | None, float]:
         """A job has come back, that was sent then; None if it was not in hand."""

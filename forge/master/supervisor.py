@@ -175,7 +175,7 @@ class Master:
         return lane.places - lane.working if lane is not None else 0
 
     def _heard(self, nursery: Nursery, message: dict[str, Any]) -> None:
-        if not self.programs.heard(message):
+        if not self.programs.heard(nursery, message):
             self.crew.heard(nursery, message)
 
     def _serving(self, now: float) -> bool:

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import logging
+import sys
+import time
+import traceback
 
 from forge import logs
 from forge.config import Config
 from forge.errors import ForgeError
 from forge.logs import Sometimes
 
-__all__ = ["Sometimes", "change_logs", "counted", "log"]
+__all__ = ["Sometimes", "a_bug", "change_logs", "counted", "log"]
 
 _LOGGER = logging.getLogger("forge.master")
+_bugs = Sometimes(3600.0)  # what one child does to a reader all others of its kind may do, again and again
 
 
 def log(text: str, who: str = "master", level: int = logging.INFO, **fields: object) -> None:
     """One line, written as `forge.logs` was set up to; `fields` are for JSON alone."""
     _LOGGER.log(level, "%s", text, extra={"who": who, **fields})
+
+
+def a_bug(where: str) -> None:
+    """An exception that nobody expected was caught, in the middle of this: each once an hour, with its traceback."""
+    kind, error, place = sys.exc_info()
+    if _bugs(f"{kind} {traceback.extract_tb(place)[-1:]}", time.monotonic()):
+        words = "an unexpected error, which is a bug in forge; please report it"
+        _LOGGER.error("%s: %s", where, words, exc_info=error, extra={"who": "master"})
 
 
 def counted(n: int, noun: str) -> str:

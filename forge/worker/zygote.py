@@ -117,7 +117,7 @@ class Zygote:
             self._retired = True
         elif order["do"] == "fork":
             label = order["label"]
-            self._fork(label, label.rpartition("/")[0], fds.pop(0), alone=bool(order.get("alone")))
+            self._fork(label, order["serial"], fds.pop(0), alone=order["alone"])
         elif order["do"] == "exec":
             self._exec(order, [fds.pop(0) for _ in range(3)])
         elif order["do"] == "stacks":
@@ -125,18 +125,22 @@ class Zygote:
         elif order["do"] == "ping":
             self._say(pong=True)
 
-    def _fork(self, label: str, queue: str, fd: int, *, alone: bool) -> None:
-        """A worker of the queue; `alone`: one that runs a single job at a time."""
-        settings = self._config.queues.get(queue, QueueConfig())
+    def _fork(self, label: str, serial: int, fd: int, *, alone: bool) -> None:
+        """A worker of the queue that the label names; `alone`: one that runs a single job at a time."""
+        settings = self._config.queues.get(label.rpartition("/")[0], QueueConfig())
         if alone:
             settings = dataclasses.replace(settings, concurrency=1)
-        parent = os.getpid()
-        pid = os.fork()
-        if pid == 0:
-            _become_worker(parent, lambda: _worker(label, settings, fd, self._config, self._known), self._control)
+        parent, why = os.getpid(), None
+        try:
+            pid = os.fork()
+        except OSError as e:  # no room for another process now
+            pid, why = 0, str(e)
+        else:
+            if pid == 0:
+                _become_worker(parent, lambda: _worker(label, settings, fd, self._config, self._known), self._control)
+            self._children.add(pid)
         os.close(fd)
-        self._children.add(pid)
-        self._say(forked=label, pid=pid)
+        self._say(forked=label, serial=serial, pid=pid, error=why)
 
     def _exec(self, order: dict[str, Any], fds: list[int]) -> None:
         """A child that becomes another program, in a group of its own; see `forge.worker.exec`."""

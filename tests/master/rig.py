@@ -50,7 +50,7 @@ class Rig:
     def _hear(self, nursery: Nursery) -> None:
         try:
             for message in nursery.receive():
-                self.programs.heard(message)
+                self.programs.heard(nursery, message)
         except EOFError:
             self._selector.unregister(nursery.control)
 

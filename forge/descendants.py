@@ -1,0 +1,106 @@
+"""Processes that come from forge's own, however they have hidden: the kernel's means to find and to end them.
+
+A process whose parent has died becomes a child of the nearest ancestor that is a *child subreaper*: the zygote, and
+above it the master. And every worker and every program carries a *mark* that all its descendants inherit, through
+`fork`, `exec`, `setsid` and an empty environment: the soft limit of the time that a realtime process may run without a
+pause, which is unlimited for everybody, and with the mark some 146,000 years. So whoever adopts a process can tell
+whose it was, while the process itself notices nothing.
+
+Linux only. Elsewhere nothing is adopted or marked, and a process that leaves its group is out of reach.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+__all__ = [
+    "adopt_orphans",
+    "children",
+    "end_marked",
+    "kill_group",
+    "mark",
+    "mark_of",
+    "parent_of",
+    "signal_at_parents_death",
+]
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_LINUX = sys.platform == "linux"
+_FIRST_MARK = 2**62  # microseconds; a limit above this is a mark
+
+
+def signal_at_parents_death(number: int) -> None:
+    """Have the kernel send this process a signal when its parent dies; 0: none."""
+    _prctl(_PR_SET_PDEATHSIG, number)
+
+
+def adopt_orphans() -> None:
+    """What descends from this process and loses its parent becomes its child. Not inherited by children."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def _prctl(option: int, value: int) -> None:
+    if _LINUX:
+        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+def mark(number: int) -> None:
+    """Mark this process and all that will descend from it, from 1 on."""
+    if _LINUX:
+        import resource
+
+        _, hard = resource.getrlimit(resource.RLIMIT_RTTIME)
+        with contextlib.suppress(OSError, ValueError):  # whoever has set a limit there means it
+            resource.setrlimit(resource.RLIMIT_RTTIME, (_FIRST_MARK + number, hard))
+
+
+def mark_of(pid: int) -> int:
+    """The mark of a process; 0 if it has none, or is gone."""
+    try:
+        limits = Path(f"/proc/{pid}/limits").read_text("ascii")
+        soft = limits.partition("Max realtime timeout")[2].split()[0]
+    except (OSError, IndexError, UnicodeDecodeError):
+        return 0
+    return max(0, int(soft) - _FIRST_MARK) if soft.isdigit() else 0
+
+
+def parent_of(pid: int) -> int | None:
+    """The parent of a process; None if it is gone, or nobody can tell."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text("ascii", "replace").rpartition(")")[2].split()[1])
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def kill_group(pid: int, *parents: int) -> None:
+    """Kill the process and its group, which it leads, if it is a child of one of these. If it is gone, and collected,
+    the number may be somebody else's by now, and whoever collected it has seen to its group."""
+    if pid and (not _LINUX or parent_of(pid) in parents):
+        with contextlib.suppress(OSError):
+            os.killpg(pid, signal.SIGKILL)
+
+
+def children() -> Iterator[int]:
+    """The children of this process, adopted ones and dead ones among them."""
+    with contextlib.suppress(OSError):
+        for thread in os.listdir("/proc/self/task"):  # each has its own
+            with contextlib.suppress(OSError):
+                yield from map(int, Path(f"/proc/self/task/{thread}/children").read_text("ascii").split())
+
+
+def end_marked(ours: Callable[[int], bool]) -> bool:
+    """Kill and collect the children of this process that have a mark for which `ours` says so. Whether there were any:
+    then what they had started themselves becomes a child of this process as they die, so look again."""
+    found = [pid for pid in children() if (number := mark_of(pid)) and ours(number)]
+    for pid in found:
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(OSError):
+            os.waitpid(pid, os.WNOHANG)
+    return bool(found)

@@ -1,0 +1,226 @@
+"""What children say, looked at before anybody acts on it. Nothing is believed: a line is a JSON object with the fields
+that its kind has, of their types and within their bounds, or it is a `ProtocolError` and the child is killed.
+
+What a worker asks to have stored is checked as an enqueue is. That may be a handler's mistake and not the worker's, so
+it is an `InvalidJob`, which the handler is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, get_args
+
+import orjson
+
+from forge.app.fields import check_fields, check_id
+from forge.codec import check_name, clean_text, encode_payload
+from forge.errors import ExitCode, InvalidJob
+from forge.job import Line, NewJob
+from forge.protocol import MAX_LINE, ProtocolError
+from forge.retry import Curve
+from forge.storage.schedules import CatchUp, NewSchedule, Source
+
+__all__ = ["listed", "message_of", "new_job", "number", "schedule", "shown", "text", "whole", "zygote_message"]
+
+MAX_PID = 2**22  # of Linux; a process number is never larger, on whatever system
+MAX_NUMBER = 2**53  # of a question, a start: what every JSON has exactly
+SHOWN = 200  # characters of what was said that a message has
+TEXT = 65_536  # characters of one text
+
+
+def message_of(line: bytes) -> dict[str, Any]:
+    """The object in a line."""
+    try:
+        found = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        raise ProtocolError(f"no JSON: {shown(line)}") from None
+    if type(found) is not dict:
+        raise ProtocolError(f"no JSON object: {shown(line)}")
+    return found
+
+
+def shown(said: object) -> str:
+    """What a child wrote, for a message. Whatever it is, this is short and does not raise."""
+    if isinstance(said, bytes):
+        said = said[: 2 * SHOWN].decode(errors="replace")
+    try:
+        text = repr(said)
+    except RecursionError:  # of a JSON that is nested for hundreds of levels
+        text = f"a {type(said).__name__}"
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+
+
+# -- fields --------------------------------------------------------------------------------------------------------
+
+
+def whole(message: dict[str, Any], name: str, low: int, high: int) -> int:
+    """An integer within these bounds."""
+    value = message.get(name)
+    if type(value) is not int or not low <= value <= high:
+        raise ProtocolError(f"{name} is {shown(value)}")
+    return value
+
+
+def number(message: dict[str, Any], name: str, low: float, high: float) -> float:
+    """A number within these bounds."""
+    value: Any = message.get(name)
+    if type(value) not in (int, float) or not low <= value <= high:  # no JSON has an infinity, nor NaN
+        raise ProtocolError(f"{name} is {shown(value)}")
+    return float(value)
+
+
+def text(message: dict[str, Any], name: str, most: int = TEXT) -> str:
+    """Text that a database and a log can hold, cut at `most` characters."""
+    value = message.get(name)
+    if type(value) is not str:
+        raise ProtocolError(f"{name} is {shown(value)}")
+    return clean_text(value[:most])
+
+
+def listed(message: dict[str, Any], name: str, kind: type) -> list[Any]:
+    """A list whose items are all of one type."""
+    value = message.get(name)
+    if type(value) is not list or not all(type(item) is kind for item in value):
+        raise ProtocolError(f"{name} is {shown(value)}")
+    return value
+
+
+# -- jobs and schedules --------------------------------------------------------------------------------------------
+
+
+def new_job(record: dict[str, Any]) -> NewJob:
+    """A job that a worker wants to have stored; `InvalidJob` if that cannot be."""
+    _only(record, NewJob._fields, {"id", "kind", "payload"})
+    said = {name: value for name, value in record.items() if name not in ("id", "kind", "payload", "line")}
+    if said.get("run_at") is not None:
+        said["run_at"] = _moment(record)
+    if record.get("line") is not None:
+        said["line"] = _line(record)
+    # Not the app's limit, which may be the handler's own: what has come in a line fits.
+    payload = encode_payload(record["payload"], limit=MAX_LINE)
+    # A key may be one that the arguments give, and then there may be none.
+    fields = check_fields(**{"queue": "default", **said}, keyed=True)
+    return NewJob(check_id(record["id"]), check_name(record["kind"], "kind"), payload, *fields)
+
+
+def schedule(record: dict[str, Any]) -> NewSchedule:
+    """A schedule that a zygote has found in the modules or the settings."""
+    names = NewSchedule.__dataclass_fields__
+    _only(record, tuple(names), set(names))
+    own = ("name", "expression", "timezone", "project", "catch_up", "source")
+    texts = {name: text(record, name, 1000) for name in own}
+    # What every job has is checked as if this were one; what only some have may be None.
+    job = {name: value for name, value in record.items() if name not in own and name != "jitter" and value is not None}
+    try:
+        payload = orjson.loads(text(record, "payload", MAX_LINE))
+        found = new_job({**job, "id": "0" * 32, "payload": payload})
+        check_name(texts["name"], "schedule")
+    except ValueError as e:
+        raise ProtocolError(f"a schedule cannot be: {e}") from None
+    if texts["catch_up"] not in get_args(CatchUp) or texts["source"] not in get_args(Source):
+        raise ProtocolError(f"a schedule is {shown(texts)}")
+    return NewSchedule.of_message(
+        {**record, **texts, "jitter": number(record, "jitter", 0, 86_400), "tags": list(found.tags)}
+    )
+
+
+def _only(record: dict[str, Any], known: tuple[str, ...], needed: set[str]) -> None:
+    if not needed <= set(record) <= set(known):
+        raise ProtocolError(f"a record has the fields {shown(sorted(record))}")
+
+
+def _moment(record: dict[str, Any]) -> datetime:
+    try:
+        return datetime.fromisoformat(text(record, "run_at"))
+    except ValueError:
+        raise ProtocolError(f"run_at is {shown(record['run_at'])}") from None
+
+
+def _line(record: dict[str, Any]) -> Line:
+    line = record["line"]
+    if type(line) is not list or len(line) != len(Line._fields):
+        raise ProtocolError(f"line is {shown(line)}")
+    name, budget, key, most = line
+    _line_text(name, 3 * 1200)
+    for each in (budget, key):
+        if each is not None:
+            _line_text(each, 1200)
+    if most is not None and (type(most) is not int or not 1 <= most <= 1000):
+        raise InvalidJob(f"the limit of concurrency is {shown(most)}")
+    return Line(name, budget, key, most)
+
+
+def _line_text(value: object, most: int) -> None:
+    if type(value) is not str or len(value.encode()) > most or "\0" in value:
+        raise InvalidJob(f"a line has {shown(value)}")
+
+
+# -- what a zygote says --------------------------------------------------------------------------------------------
+
+
+def zygote_message(line: bytes) -> dict[str, Any]:
+    """A message of a zygote, of one of the kinds there are."""
+    message = message_of(line)
+    kinds = [name for name in _ZYGOTE if name in message]
+    if len(kinds) != 1:
+        raise ProtocolError(f"no message that there is: {shown(line)}")
+    _ZYGOTE[kinds[0]](message)
+    return message
+
+
+def _forked(message: dict[str, Any]) -> None:
+    text(message, "forked")
+    whole(message, "serial", 0, MAX_NUMBER)
+    _pid_or_error(message)
+
+
+def _started(message: dict[str, Any]) -> None:
+    whole(message, "started", 1, MAX_NUMBER)
+    _pid_or_error(message)
+
+
+def _pid_or_error(message: dict[str, Any]) -> None:
+    if whole(message, "pid", 0, MAX_PID) == 1:
+        raise ProtocolError("pid is 1")
+    if message["pid"] == 0:
+        message["error"] = text(message, "error", SHOWN)
+
+
+def _exited(message: dict[str, Any]) -> None:
+    whole(message, "exited", 2, MAX_PID)
+    whole(message, "status", -128, 255)
+
+
+def _failed(message: dict[str, Any]) -> None:
+    text(message, "failed")
+    if whole(message, "code", 1, 255) not in [int(code) for code in ExitCode]:
+        raise ProtocolError(f"code is {message['code']}")
+
+
+def _ready(message: dict[str, Any]) -> None:
+    kinds = message.get("kinds")
+    if message["ready"] is not True or type(kinds) is not dict:
+        raise ProtocolError(f"kinds are {shown(kinds)}")
+    for about in kinds.values():
+        if type(about) is not dict or about.get("curve") not in get_args(Curve):
+            raise ProtocolError(f"a kind is {shown(about)}")
+        for name in ("base", "cap"):
+            number(about, name, 0, 86_400)
+    message["unsafe"] = [clean_text(each) for each in listed(message, "unsafe", str)]
+    message["schedules"] = tuple(schedule(each) for each in listed(message, "schedules", dict))
+
+
+def _pong(message: dict[str, Any]) -> None:
+    if message["pong"] is not True:
+        raise ProtocolError(f"pong is {shown(message['pong'])}")
+
+
+_ZYGOTE: dict[str, Callable[[dict[str, Any]], None]] = {
+    "forked": _forked,
+    "started": _started,
+    "exited": _exited,
+    "failed": _failed,
+    "ready": _ready,
+    "pong": _pong,
+}

@@ -1,0 +1,459 @@
+"""The reading side of a live master for each kind of child, without the child: whoever tests it writes the bytes.
+
+Used by tests and by the fuzzer. Nothing is killed: who would have been is noted.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
+from unittest.mock import patch
+from uuid import UUID
+
+from forge import descendants
+from forge.config.model import PoolConfig, QueueConfig
+from forge.job import Claim, Ending, Released
+from forge.master import hearing, nursery, processes, rolling
+from forge.master.crew import Crew
+from forge.master.hearing import Hearing
+from forge.master.lanes import Lane
+from forge.master.meter import Meter
+from forge.master.nursery import Nursery
+from forge.master.places import Places
+from forge.master.pools import Child, Pool
+from forge.master.processes import Recipe, Yard
+from forge.master.questions import Desk
+from forge.master.rolling import Nurseries
+from forge.protocol import Lines, line_of
+
+WORKER = 4_000_001  # a pid that no process has here, being larger than the kernel gives out by default
+ZYGOTE = 4_000_002
+PROGRAM = 4_000_003
+
+
+def claims(n: int) -> list[Claim]:
+    return [
+        Claim(0, None, UUID(int=7 << 64 | i), 1 << 32 | i, "q", "k", b"{}", 1, 5, 60, True, False) for i in range(n)
+    ]
+
+
+# What children say that keep to the rules, to be changed a little; and values to change it with.
+
+IDS = [claim.id.hex for claim in claims(3)]
+ODD: list[Any] = [
+    None,
+    True,
+    -1,
+    0,
+    1,
+    1.5,
+    1e300,
+    2**63,
+    2**64 - 1,
+    "",
+    "x",
+    "\0",
+    "é" * 300,
+    [],
+    [[]],
+    {},
+    {"a": {}},
+    WORKER,
+    os.getpid(),
+    *IDS,
+]
+DONE = b"".join(b'{"id":"%b","status":"ok","took":0.000100}\n' % id.encode() for id in IDS[:2])
+
+
+def record(**known: Any) -> dict[str, Any]:
+    return {"id": IDS[2], "kind": "k", "payload": {"a": [1]}, **known}
+
+
+WORKER_LINES: list[dict[str, Any]] = [
+    {"hello": WORKER, "capacity": 1},
+    {"id": IDS[0], "status": "ok", "took": 0.25, "result": {"a": 1}},
+    {"id": IDS[1], "status": "error", "message": "m", "delay": 1.5, "traceback": "t", "took": 0.1},
+    {"id": IDS[0], "status": "dead", "message": "m"},
+    {"id": IDS[0], "status": "snoozed", "seconds": 5.0},
+    {"id": IDS[1], "status": "throttled", "retry_after": 5.0, "job_only": True},
+    {"id": IDS[1], "status": "cancelled", "message": "m"},
+    {"id": IDS[2], "status": "released"},
+    {"id": IDS[2], "status": "released", "message": "m", "give_up_after": 5},
+    {"id": IDS[2], "status": "written", "took": 1.0},
+    {"id": IDS[0], "status": "ok", "took": 0.1, "children": [record(queue="q", tags=["a"])]},
+    {"say": "progress", "id": IDS[0], "percent": 50, "message": "m"},
+    {"say": "leaving", "why": "10 jobs"},
+    {
+        "ask": 1,
+        "for": "enqueue",
+        "id": IDS[0],
+        "jobs": [record(run_at="2026-01-01T00:00:00Z", line=["a", None, "b", 2])],
+    },
+    {"ask": 2, "for": "acquire", "id": IDS[0], "scope": "slack", "tokens": 3},
+    {"ask": 3, "for": "drain", "scope": "slack"},
+]
+SCHEDULE = {
+    "name": "n",
+    "expression": "* * * * *",
+    "kind": "k",
+    "payload": "null",
+    "timezone": "UTC",
+    "queue": "q",
+    "priority": 0,
+    "max_attempts": 5,
+    "timeout": 600,
+    "keep_result": None,
+    "dedupe_key": None,
+    "unique_for": None,
+    "tags": ["a"],
+    "catch_up": "one",
+    "jitter": 0.0,
+    "source": "code",
+    "line": None,
+    "project": "",
+}
+KINDS = {"k": {"curve": "fixed", "base": 1.0, "cap": 2.0}}
+ZYGOTE_LINES: list[dict[str, Any]] = [
+    {"ready": True, "kinds": KINDS, "unsafe": ["u"], "schedules": [SCHEDULE]},
+    {"failed": "no such module", "code": 3},
+    {"forked": "q/0", "serial": 1, "pid": WORKER},
+    {"forked": "q/0", "serial": 1, "pid": 0, "error": "no room"},
+    {"started": 1, "pid": PROGRAM},
+    {"started": 1, "pid": 0, "error": "no room"},
+    {"exited": WORKER, "status": -9},
+    {"exited": PROGRAM, "status": 0},
+    {"pong": True},
+]
+PROGRAM_LINES: list[dict[str, Any]] = [
+    {"id": str(claims(1)[0].id), "status": "ok", "result": 1},
+    {"status": "ok"},
+    {"status": "error", "message": "m"},
+    {"status": "error", "message": {"code": 7}},
+    {"status": "dead", "message": "m"},
+    {"status": "throttled", "retry_after_secs": 5},
+]
+
+
+@contextmanager
+def no_kills(*, bugs: bool = False) -> Iterator[list[int]]:
+    """The pids that would have been killed. Unless there are to be `bugs`, an error that only the last net catches is
+    one here."""
+    killed: list[int] = []
+    with ExitStack() as stack:
+        for name in ("kill", "killpg"):
+            stack.enter_context(patch.object(os, name, lambda pid, _: killed.append(pid)))
+        for module in (descendants, nursery):
+            stack.enter_context(patch.object(module, "parent_of", _parent_of))
+        for module in (hearing, rolling, processes) if not bugs else ():
+            stack.enter_context(patch.object(module, "a_bug", _raise))
+        yield killed
+
+
+def _parent_of(pid: int) -> int | None:
+    return ZYGOTE if pid in (WORKER, PROGRAM) else _real_parent_of(pid)
+
+
+_real_parent_of = descendants.parent_of
+
+
+def _raise(where: str) -> None:
+    raise AssertionError(where) from sys.exception()
+
+
+class Gone:
+    """A process that only has a number, and ends when it is killed."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid, self.returncode = pid, -signal.SIGKILL
+        self.killed = False
+
+    def kill(self) -> None:
+        self.killed = True
+
+    def wait(self, _: float | None = None) -> int:
+        return self.returncode
+
+
+class StubNursery(Nursery):
+    """A zygote that is whoever writes to `theirs`."""
+
+    def __init__(self, *, ready: bool = True) -> None:
+        self.control, self.theirs = socket.socketpair()
+        self.control.setblocking(False)
+        self.theirs.setblocking(False)
+        self.process: Any = Gone(ZYGOTE)
+        self.ready, self.gone, self.started_at = ready, False, time.monotonic()
+        self.kinds, self.unsafe, self.schedules = {}, [], ()
+        self._may_be_empty, self._lines = True, Lines()
+        self._pids, self._orders = set(), deque()
+        self._pinged_at, self._overdue = None, False
+
+    def close(self) -> None:
+        super().close()
+        self.theirs.close()
+
+
+class Books:
+    """What has become of claims: each must be somewhere, once."""
+
+    def __init__(self) -> None:
+        self.endings: list[Ending] = []
+        self.written = 0
+
+    def done(self, endings: Sequence[Ending]) -> None:
+        self.endings += endings
+
+    def end(self, ending: Ending) -> None:
+        self.endings.append(ending)
+
+    def release(self, given: Sequence[Claim], why: str | None = None) -> None:
+        self.endings += [Ending(claim, Released(why)) for claim in given]
+
+    def balance(self, sent: Sequence[Claim], *elsewhere: Sequence[Claim]) -> None:
+        """Every claim that was given out is in one place, or has one ending."""
+        found = Counter(ending.claim.id for ending in self.endings)
+        for place in elsewhere:
+            found.update(claim.id for claim in place)
+        assert max(found.values(), default=1) == 1, found
+        assert set(found) <= {claim.id for claim in sent}
+        assert len(found) + self.written == len(sent), (found, self.written)
+
+
+class Clerk:
+    """Nobody's errands are run."""
+
+    def send(self, _: Any, then: Any) -> None:
+        then(None, "no database here")
+
+
+class NoBudgets:
+    def acquire(self, scope: str, tokens: int, reply: Any) -> None:
+        assert type(scope) is str and 1 <= tokens < 2**31
+        reply(1.0, None)
+
+    def drain(self, _: str, reply: Any) -> None:
+        reply(None, None)
+
+    def tick(self, now: float) -> None: ...
+
+
+class CountingMeter(Meter):
+    """Knows of jobs that a worker says to have written itself."""
+
+    def __init__(self, books: Books) -> None:
+        super().__init__()
+        self._books = books
+
+    def completed(self, _: str, n: int = 1) -> None:
+        self._books.written += n
+
+
+class Workers:
+    """The master's side of one worker of a queue, which has some jobs in hand."""
+
+    def __init__(self, jobs: int, *, settings: QueueConfig | None = None, hello: bool = True) -> None:
+        self.books, self.selector = Books(), selectors.DefaultSelector()
+        self.lane = Lane("q", settings or QueueConfig(max_workers=1), 10.0)
+        self.sent = claims(jobs)
+        self.crew = Crew({"q": self.lane}, self.selector, self.books.end)
+        self.nursery = StubNursery()
+        self.crew.nurseries = _Current(self.nursery)  # type: ignore[assignment]
+        storage, clerk, budgets = _Refuses(), Clerk(), NoBudgets()
+        self.desk = Desk(storage, clerk, budgets)  # type: ignore[arg-type]
+        meter = CountingMeter(self.books)
+        self.crew.hear = Hearing({"q": self.lane}, self.crew, self.books, self.desk, meter).hear  # type: ignore[arg-type]
+        (self.slot,) = self.lane.slots
+        ours, self.theirs = socket.socketpair()
+        self.theirs.setblocking(False)
+        self.slot.open(ours, self.nursery)
+        self.selector.register(ours, selectors.EVENT_READ)
+        self.crew.heard(self.nursery, {"forked": self.slot.label, "serial": self.slot.serial, "pid": WORKER})
+        if hello:
+            self.write(line_of(hello=WORKER, capacity=self.lane.settings.concurrency))
+            assert self.slot.ready
+        if jobs:
+            self.slot.send(self.sent, time.monotonic())
+
+    def write(self, data: bytes) -> None:
+        """What the worker says; the master reads as it comes."""
+        while data and self.reads:
+            with suppress(BlockingIOError):
+                data = data[self.theirs.send(data) :]
+            self.read()
+        self.read()
+
+    @property
+    def reads(self) -> bool:
+        return self.slot.channel is not None and self.slot.channel in self.selector.get_map()
+
+    def read(self) -> None:
+        while self.reads and self.crew.hear(self.slot):
+            pass
+
+    @property
+    def places(self) -> list[list[Claim]]:
+        """Where claims may be that have not ended."""
+        waiting = [list(self.lane.waiting), [claim for claim, _ in self.slot.in_hand.values()]]
+        if (suspects := getattr(self.lane, "suspects", None)) is not None:
+            waiting.append(list(suspects.waiting))
+        return waiting
+
+    def check(self) -> None:
+        self.books.balance(self.sent, *self.places)
+
+    def end(self) -> None:
+        """The process is gone: nothing stays in its hands."""
+        self.theirs.close()
+        self.read()
+        self.desk.tick(time.monotonic())
+        self.crew.tick(time.monotonic() + 5.0)
+        assert not self.slot.in_hand
+        self.check()
+
+    def close(self) -> None:
+        self.slot.close()
+        self.theirs.close()
+        self.nursery.close()
+        self.selector.close()
+
+
+class _Current:
+    def __init__(self, nursery: Nursery) -> None:
+        self.current = nursery
+
+
+class _Refuses:
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"nobody may ask the database for {name} here")
+
+
+class Zygotes:
+    """The master's side of a zygote: the one that its worker and its program come from, or one that is on its way."""
+
+    def __init__(self, *, coming: bool) -> None:
+        self.workers, self.pools = Workers(2), Pools()
+        self.settled: list[Any] = []
+        current, self.selector = self.workers.nursery, self.workers.selector
+        current._pids = {WORKER, PROGRAM}
+        self.pools.adopt(current)
+        self.nurseries = Nurseries(current, _Settings(), self.selector, self._heard, self.settled.append)  # type: ignore[arg-type]
+        self.workers.crew.nurseries = self.nurseries
+        self.nursery = current
+        if coming:
+            self.nursery = StubNursery(ready=False)
+            self.nurseries._coming = self.nursery, _Settings()  # type: ignore[assignment]
+            self.nurseries._watch(self.nursery)
+
+    def _heard(self, nursery: Nursery, message: dict[str, Any]) -> None:
+        if not self.pools.yard.heard(nursery, message):
+            self.workers.crew.heard(nursery, message)
+
+    def write(self, data: bytes) -> None:
+        """What the zygote says; the master reads as it comes."""
+        while data and self.reads:
+            with suppress(BlockingIOError):
+                data = data[self.nursery.theirs.send(data) :]
+            self.selector.get_key(self.nursery.control).data()
+
+    @property
+    def reads(self) -> bool:
+        return self.nursery.control.fileno() >= 0 and self.nursery.control in self.selector.get_map()
+
+    def check(self) -> None:
+        self.workers.check()
+        self.pools.check()
+
+    def end(self) -> None:
+        """Once its workers are gone, all they had is settled."""
+        self.pools.yard.tick(time.monotonic())
+        self.workers.end()
+        self.pools.check()
+
+    def close(self) -> None:
+        self.nursery.close()
+        self.pools.close()
+        self.workers.close()
+
+
+class _Settings:
+    ready_within = 30.0
+    fork_safety = "warn"
+
+
+class Pools:
+    """The master's side of a pool's child that has a job, while another one waits."""
+
+    def __init__(self) -> None:
+        self.books, self.log, self.selector = Books(), list[str](), selectors.DefaultSelector()
+        self.nursery = StubNursery()
+        self.yard = Yard(self.selector, self.nursery, lambda text, who: self.log.append(text))
+        self.sent = claims(2)
+        self.places = Places(lambda _: 10, self.books.end)
+        config = PoolConfig(kind="k", argv=("x",), size=1)
+        self.pool = Pool("p", config, Recipe(("x",), {}, "/"), self.yard, self.places)
+        self.ends: list[tuple[int, int, int]] = []  # of each child: what it has for stdin, stdout and stderr
+        self.adopt(self.nursery)
+        for claim in self.sent:
+            self.places.take(claim)
+            self.pool.take(claim)
+        self.turn()
+
+    def adopt(self, nursery: StubNursery) -> None:
+        """Be the programs of that zygote."""
+        nursery.exec = self._exec  # type: ignore[method-assign,assignment]
+        self.yard.nursery = nursery
+        for child in self.pool.children():
+            child.nursery = nursery
+
+    def _exec(self, number: int, _: Any, __: Any, ___: str, fds: Any) -> None:
+        self.ends.append(fds)
+        os.set_blocking(fds[1], False)
+        self.yard.heard(self.yard.nursery, {"started": number, "pid": PROGRAM})
+
+    def turn(self) -> None:
+        """What the loop does: look at the clock, give jobs."""
+        self.pool.tick(time.monotonic())
+        self.pool.give()
+
+    @property
+    def child(self) -> Child | None:
+        return next(self.pool.children(), None)
+
+    def read_job(self) -> None:
+        """As a child does that takes its job."""
+        with suppress(BlockingIOError):
+            os.set_blocking(self.ends[-1][0], False)
+            os.read(self.ends[-1][0], 65_536)
+
+    def write(self, data: bytes) -> None:
+        """What the child writes to its stdout; the master reads as it comes."""
+        child = self.child
+        while data and child is not None and child is self.child and not child.killed:
+            try:
+                data = data[os.write(self.ends[-1][1], data) :]
+            except BlockingIOError:
+                pass
+            except BrokenPipeError:
+                return
+            child.look()
+
+    def check(self) -> None:
+        running = [child.job for child in self.pool.running() if child.job is not None]
+        self.books.balance(self.sent, list(self.pool.waiting), running)
+
+    def close(self) -> None:
+        for child in list(self.pool.children()):
+            child.kill()
+        for fds in self.ends:
+            for fd in fds:
+                os.close(fd)
+        self.nursery.close()
+        self.selector.close()

@@ -55,6 +55,7 @@ class Claimer:
         self.unknown_kind_ttl = 0.0  # seconds after which a job that nobody knows is dead
         self.stopping = False  # what still comes goes back
         self.claimed = 0  # claims that have come in
+        self._looking = False
         # Somebody who keeps the jobs that are not for workers, and answers with the others.
         self.take: Callable[[Sequence[Claim]], Sequence[Claim]] = lambda claims: claims
 
@@ -82,6 +83,25 @@ class Claimer:
                 self._timed(lambda: self._storage.claim(who, queue, n, water)),
                 lambda claims, error: self._came(lane, n, who, claims or [], error),
             )
+
+    def look(self, queues: Sequence[str]) -> None:
+        """Whether a job is due, or when one will be: one statement for all queues that could take one. It takes its
+        turn with the claims, whose marks it goes by."""
+        if self._looking or self.stopping or not queues:
+            return
+        waters = {queue: self._lanes[queue].low_water for queue in queues if queue in self._lanes}
+
+        def looked(seconds: float | None, error: str | None) -> None:
+            self._looking = False
+            if error is not None:
+                self._presence.outage(error)
+            elif seconds is not None:
+                for queue in waters:
+                    if queue in self._lanes:
+                        self._lanes[queue].due_in(seconds, time.monotonic())
+
+        self._looking = True
+        self.courier.send(lambda: self._storage.next_due(list(waters), waters), looked)
 
     def pushed(self, claim: Claim) -> None:
         """A job that somebody has claimed for this pod, at its offer."""

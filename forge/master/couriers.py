@@ -70,8 +70,9 @@ class Courier(threading.Thread):
 
 class Beater(threading.Thread):
     """Errands on a connection of their own, so that they never wait behind other work: saying that the pod lives
-    (and being told its shares), looking whether a job is due, asking which jobs are to be cancelled (when poked), and
-    asking for shares alone (when poked, or when beats are rare)."""
+    (and being told its shares), asking which jobs are to be cancelled (when poked), and asking for shares alone (when
+    poked, or when beats are rare). Each costs the same however many jobs there are or have been. What does not, the
+    look whether a job is due, is not made here: the loop is told when it is time for it."""
 
     def __init__(
         self,
@@ -80,16 +81,15 @@ class Beater(threading.Thread):
         every: float,
         beat: Callable[[], Any],
         look_every: float,
-        look: Callable[[], Any],
         cancels: Callable[[], Any],
         shares: Callable[[], Any],
     ) -> None:
-        """Posts `beat`, `due`, `cancels` and `shares`, each with what its errand answered; errands that answer None,
-        nothing."""
+        """Posts `beat`, `cancels` and `shares`, each with what its errand answered; errands that answer None, nothing.
+        And `look`, every `look_every` seconds."""
         super().__init__(name="beat", daemon=True)
         self._post = post
         self._every, self._beat = every, beat
-        self._look_every, self._look = look_every, look
+        self._look_every = look_every
         self._cancels = cancels
         self._shares = shares
         self._poked = threading.Event()
@@ -144,7 +144,7 @@ class Beater(threading.Thread):
                 self._do("cancels", self._cancels)
             if now >= look_at:
                 look_at = now + self._look_every * random.uniform(0.8, 1.2)  # pods must not look in step
-                self._do("due", self._look)
+                self._post("look")
 
     def _put_off_shares(self, now: float) -> None:
         self._shared_at, self._share_at = now, now + SHARES_WITHIN

@@ -93,7 +93,6 @@ class Presence:
             every=self._config.heartbeat,
             beat=self._beat,
             look_every=self._config.poll_interval,
-            look=self._look,
             cancels=self._cancels,
             shares=self._shares,
         )
@@ -160,10 +159,6 @@ class Presence:
 
     def _cancels(self) -> list[tuple[UUID, int]] | None:
         return self._heart.cancel_requests(self._beating_for) if self.holding else None
-
-    def _look(self) -> float | None:
-        """One statement looks at all queues that could take jobs: how many there are costs nothing."""
-        return self._heart.next_due(self.idle) if self.idle else None
 
     # -- on the loop -------------------------------------------------------------------------------------------
 

@@ -75,7 +75,8 @@ class Sharing:
         if lane.waiting:
             answer(0.0, None)
         elif not self._clerk.busy:
-            self._clerk.send(lambda: self._storage.next_due([lane.queue]), answer)
+            marks = {lane.queue: lane.low_water}
+            self._clerk.send(lambda: self._storage.next_due([lane.queue], marks), answer)
 
     def leave(self) -> None:
         """The pod serves nothing any more: others may have its workers as their jobs end, before it is gone."""

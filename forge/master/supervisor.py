@@ -241,11 +241,8 @@ class Master:
         if self._stop_by is None:
             self._sharing.told(shares)
 
-    def _news_due(self, seconds: float) -> None:
-        now = time.monotonic()
-        for queue in self.presence.idle:
-            if queue in self.lanes:
-                self.lanes[queue].due_in(seconds, now)
+    def _news_look(self) -> None:
+        self._claimer.look(self.presence.idle)
 
     def _news_outage(self, error: str, writing: bool = False) -> None:
         self.presence.outage(error, writing=writing)

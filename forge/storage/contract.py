@@ -255,9 +255,10 @@ class Storage(abc.ABC):
         """Store how far running jobs are, where the token still holds. It goes when the claim ends."""
 
     @abc.abstractmethod
-    def next_due(self, queues: Sequence[str]) -> float | None:
+    def next_due(self, queues: Sequence[str], low_waters: Mapping[str, LowWater] | None = None) -> float | None:
         """Seconds until the earliest waiting job of these queues may be claimed (0 or less: now), None if none waits.
-        A queue that cools down is not before that ends; a paused one does not count."""
+        A queue that cools down is not before that ends; a paused one does not count. Where a whole scan is dear, a job
+        in front of the marks is overlooked; a claim will find it."""
 
     # -- pods --------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""When a pod asks which of its jobs are to be cancelled."""
+"""When a pod asks which of its jobs are to be cancelled, and what its heart has to do."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import pytest
 from forge.config import Config
 from forge.job import Pod
 from forge.master.presence import ASK_EVERY, Presence
+from forge.storage import Storage
 from forge.storage.contract import Incarnation
+
+from .conftest import eventually
 
 pytestmark = pytest.mark.impl_free
 
@@ -49,3 +52,30 @@ def test_nobody_asks_for_jobs_that_are_not_there(presence: Any) -> None:
     presence.holding = False
     presence.woken({"*"}, 100.0)
     assert presence._beater == []
+
+
+class Asked:
+    """A storage, and what it was asked."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self.asked: set[str] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        self.asked.add(name)
+        return getattr(self._storage, name)
+
+
+def test_the_heart_is_asked_for_nothing_whose_cost_grows_with_the_jobs_there_have_been(storage: Storage) -> None:
+    news: list[str] = []
+    heart: Any = Asked(storage)
+    config = Config(database=storage.url, heartbeat=0.02, poll_interval=0.02)
+    presence = Presence(storage, heart, config, lambda kind, *_: news.append(kind))
+    presence.start(["default"])
+    presence.idle = ["default"]
+    eventually(lambda: news.count("look") > 5 and news.count("beat") > 5)
+    presence.holding = True
+    presence._beater.poke()
+    eventually(lambda: "cancels" in news and "pulse" in heart.asked)
+    presence.stop()
+    assert heart.asked <= {"pulse", "shares", "cancel_requests"}

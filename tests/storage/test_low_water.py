@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -26,52 +28,105 @@ def made_up(number: int, priority: int = 1) -> Claim:
     return Claim(priority, number * 10, UUID(int=number), 0, "q", "k", b"", 1, 1, 1, False, False)
 
 
-def test_there_is_no_mark_before_the_first_claim() -> None:
+def first(number: int) -> tuple[int, UUID]:
+    """Where the mark is behind `made_up(number)`."""
+    return number * 10, UUID(int=number)
+
+
+def whole(water: LowWater, *claims: Claim, began: float, took: float = 0.0) -> None:
+    """A scan from the start that found these, and may have left some."""
+    water.note(claims, None, True, began, began + took)
+
+
+def test_there_are_no_marks_before_the_first_claim() -> None:
     assert LowWater().begin(100.0) is None
 
 
-def test_the_mark_is_the_last_job_claimed() -> None:
+def test_the_mark_of_a_priority_is_its_last_job_claimed() -> None:
     water = LowWater()
-    water.note([made_up(3), made_up(4, priority=2)], True, 100.0, 100.01)
-    assert water.begin(100.02) == (2, 40, UUID(int=4))
+    whole(water, made_up(3), made_up(4), made_up(5, priority=2), made_up(1, priority=7), began=100.0)
+    assert water.begin(100.02) == {1: first(4), 2: first(5), 7: first(1)}
 
 
-def test_a_scan_that_found_nothing_leaves_the_mark() -> None:
+def test_a_scan_that_found_nothing_leaves_the_marks() -> None:
     water = LowWater()
-    water.note([made_up(3)], True, 100.0, 100.01)
-    water.note([], False, 100.02, 100.03)
-    assert water.begin(100.04) == (1, 30, UUID(int=3))
+    whole(water, made_up(3), began=100.0)
+    water.note([], water.marks, False, 100.02, 100.03)
+    assert water.begin(100.04) == {1: first(3)}
 
 
-def test_forget_starts_over() -> None:
+def test_forget_starts_over_once() -> None:
     water = LowWater()
-    water.note([made_up(3)], True, 100.0, 100.01)
+    whole(water, made_up(3), began=100.0)
     water.forget()
     assert water.begin(100.02) is None
+    whole(water, made_up(4), began=100.02)
+    assert water.begin(100.03) == {1: first(4)}
 
 
 def test_the_timer_starts_over_and_is_wound_up_by_whole_scans_only() -> None:
     water = LowWater(timer=1.0)
-    water.note([made_up(3)], True, 100.0, 100.01)
-    water.note([made_up(5)], False, 100.5, 100.51)
-    assert water.begin(101.0) == (1, 50, UUID(int=5))
+    whole(water, made_up(3), began=100.0)
+    water.note([made_up(5)], water.marks, True, 100.5, 100.51)
+    assert water.begin(100.9) == {1: first(5)}
     assert water.begin(101.02) is None
-    water.note([made_up(6)], True, 101.02, 101.03)
-    assert water.begin(101.5) == (1, 60, UUID(int=6))
+    whole(water, made_up(6), began=101.02)
+    assert water.begin(101.5) == {1: first(6)}
 
 
-def test_a_dear_whole_scan_stretches_the_timer() -> None:
-    water = LowWater(timer=0.25)
-    water.note([made_up(3)], True, 100.0, 102.0)
-    assert water.begin(102.0 + LowWater.SHARE_ON_TIMER * 2.0 - 0.1) is not None
-    assert water.begin(102.0 + LowWater.SHARE_ON_TIMER * 2.0) is None
-
-
-def test_a_short_scan_may_start_over_at_a_share_of_the_time() -> None:
+def test_a_dear_whole_scan_is_made_for_a_share_of_the_time_but_after_a_minute_at_the_latest() -> None:
     water = LowWater()
-    water.note([made_up(3)], True, 100.0, 102.0)
-    assert not water.may_start_over(102.0 + LowWater.SHARE_WHEN_SHORT * 2.0 - 0.1)
-    assert water.may_start_over(102.0 + LowWater.SHARE_WHEN_SHORT * 2.0)
+    whole(water, made_up(3), began=100.0, took=0.5)
+    again = 100.5 + LowWater.SHARE * 0.5
+    assert water.begin(again - 0.1) is not None and water.again(water.marks, again - 0.1) != (None,)
+    assert water.begin(again) is None and water.again(water.marks, again) == (None,)
+    whole(water, made_up(3), began=200.0, took=10.0)
+    again = 210.0 + LowWater.MOST_APART
+    assert water.begin(again - 0.1) is not None and water.again(water.marks, again - 0.1) != (None,)
+    assert water.begin(again) is None and water.again(water.marks, again) == (None,)
+
+
+def test_a_near_scan_starts_where_the_marks_were_a_second_ago_at_least() -> None:
+    water = LowWater()
+    whole(water, made_up(1), began=100.0, took=10.0)
+    seen = {}
+    for tenth in range(1, 40):
+        at = 110.0 + tenth / 10
+        if (used := water.begin(at)) is not water.marks:
+            seen[tenth] = used
+        water.note([made_up(tenth)], used, True, at, at)
+    assert {tenth: used and used[1] for tenth, used in seen.items()} == {11: first(1), 21: first(10), 31: first(20)}
+
+
+def test_after_a_short_scan_a_near_one_is_made_for_a_share_of_the_time() -> None:
+    water = LowWater()
+    whole(water, made_up(1), began=100.0, took=10.0)
+    water.begin(111.0)
+    water.note([made_up(8)], water.marks, True, 111.0, 111.0)
+    used = water.begin(114.0)
+    assert used == {1: first(1)}
+    water.note([made_up(9)], used, False, 114.0, 114.01)
+    again = 114.01 + LowWater.SHARE * 0.01
+    assert water.again(used, again) is None, "it was one already"
+    assert water.again(water.marks, again - 0.1) is None
+    assert water.again(water.marks, again) == (used,)
+
+
+def test_who_only_looks_starts_behind_the_marks_where_whole_scans_are_dear() -> None:
+    water = LowWater()
+    whole(water, made_up(3), began=100.0, took=LowWater.CHEAP / 2)
+    assert water.look(100.1) == {}
+    whole(water, made_up(4), began=101.0, took=1.0)
+    assert water.look(102.1) == {1: first(4)}
+
+
+def test_marks_go_back_only_to_where_a_scan_may_have_left_jobs() -> None:
+    water = LowWater()
+    whole(water, made_up(5), began=100.0)
+    water.note([made_up(2)], None, False, 101.0, 101.0)
+    assert water.marks == {1: first(5)}
+    whole(water, made_up(2), began=102.0)
+    assert water.marks == {1: first(2)}
 
 
 class Scans:
@@ -86,38 +141,64 @@ class Scans:
         return list(self.answers.pop(0))
 
 
+def no_clock(seconds: float) -> int:
+    raise AssertionError(f"asked for the time {seconds} seconds ago")
+
+
 def test_a_marked_scan_that_came_back_short_is_filled_up_from_the_start() -> None:
     water = LowWater(NEVER)
     scans = Scans([made_up(1), made_up(2)], [made_up(3)], [made_up(1, priority=0)])
-    assert scan(water, 2, scans) == [made_up(1), made_up(2)]
-    water._scan_cost = 0.0  # the made-up scan took no time
-    assert scan(water, 2, scans) == [made_up(3), made_up(1, priority=0)]
-    assert scans.asked == [(2, None), (2, (1, 20, UUID(int=2))), (1, None)]
-    assert water.mark == (0, 10, UUID(int=1))
+    assert scan(water, 2, scans, no_clock) == [made_up(1), made_up(2)]
+    water._whole.cost = 0.0  # the made-up scan took no time
+    assert scan(water, 2, scans, no_clock) == [made_up(3), made_up(1, priority=0)]
+    assert scans.asked == [(2, None), (2, {1: first(2)}), (1, None)]
+    assert water.marks == {0: first(1), 1: first(3)}
 
 
 def test_what_was_claimed_is_kept_when_the_second_scan_fails() -> None:
     """Nobody else would run it: its owner is alive."""
 
-    def fails(n: int, mark: Any) -> list[Claim]:
-        if mark is None:
+    def fails(n: int, marks: Any) -> list[Claim]:
+        if marks is None:
             raise DatabaseError("away")
         return [made_up(3)]
 
     water = LowWater(NEVER)
-    scan(water, 2, Scans([made_up(1), made_up(2)]))
-    water._scan_cost = 0.0
-    assert scan(water, 2, fails) == [made_up(3)]
+    scan(water, 2, Scans([made_up(1), made_up(2)]), no_clock)
+    water._whole.cost = 0.0
+    assert scan(water, 2, fails, no_clock) == [made_up(3)]
     with pytest.raises(DatabaseError):
-        scan(LowWater(NEVER), 2, fails)
+        scan(LowWater(NEVER), 2, fails, no_clock)
 
 
 def test_a_full_scan_is_not_started_over() -> None:
     water = LowWater(NEVER)
     scans = Scans([made_up(1)], [made_up(2)], [])
-    scan(water, 1, scans)
-    scan(water, 1, scans)
-    assert scans.asked == [(1, None), (1, (1, 10, UUID(int=1)))]
+    scan(water, 1, scans, no_clock)
+    scan(water, 1, scans, no_clock)
+    assert scans.asked == [(1, None), (1, {1: first(1)})]
+
+
+def test_after_a_dear_scan_that_came_back_short_nobody_reads_again_what_others_have_claimed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where this pod has never claimed a job of the usual priority, as one that has just started."""
+    now = itertools.count(100.0)
+    monkeypatch.setattr(time, "monotonic", lambda: next(now))
+    water = LowWater(NEVER)
+    scans = Scans([made_up(1), made_up(70, priority=4)], [])
+    asked: list[float] = []
+
+    def clock(seconds: float) -> int:
+        asked.append(seconds)
+        return 500
+
+    scan(water, 3, scans, clock)
+    settled = (500, UUID(int=0))
+    assert water.marks == {0: settled, 1: settled, 4: first(70)}
+    assert asked == [2.0 + LowWater.NEAR], "by the time at which the scan began, less what a commit may be late"
+    scan(water, 3, scans, clock)
+    assert scans.asked[1] == (3, water.marks)
 
 
 def test_without_a_mark_every_claim_looks_from_the_start(storage: Storage, who: Incarnation) -> None:
@@ -135,7 +216,7 @@ def water(storage: Storage, who: Incarnation) -> LowWater:
     storage.enqueue(jobs)
     water = LowWater(NEVER)
     assert ids(storage.claim(who, "letters", 2, water)) == ids(jobs[:2])
-    water._scan_cost = 0.0  # so that only the rules decide, not how fast this machine is
+    water._whole.cost = 0.0  # so that only the rules decide, not how fast this machine is
     return water
 
 
@@ -161,18 +242,22 @@ def test_a_job_in_front_of_the_mark_is_found_when_the_rest_runs_short(
     assert storage.claim(who, "letters", 3, water) == []
 
 
-def test_a_better_job_is_first_after_forget(storage: Storage, who: Incarnation, water: LowWater) -> None:
-    better = plain_job(priority=1)
-    storage.enqueue([better])
-    water.forget()
-    assert ids(storage.claim(who, "letters", 1, water)) == [better.id]
+@pytest.mark.parametrize("cost", [0.0, 1e9])
+def test_a_better_job_is_first_whatever_the_marks_are(
+    storage: Storage, who: Incarnation, water: LowWater, cost: float
+) -> None:
+    water._whole.cost = cost
+    for priority in (4, 3, 3, 4, -32_768):
+        better = plain_job(priority=priority)
+        storage.enqueue([better])
+        assert ids(storage.claim(who, "letters", 1, water)) == [better.id]
 
 
-def test_a_better_job_is_first_once_the_timer_is_over(storage: Storage, who: Incarnation, water: LowWater) -> None:
-    better = plain_job(priority=1)
-    storage.enqueue([better])
+def test_an_earlier_job_is_first_once_the_timer_is_over(storage: Storage, who: Incarnation, water: LowWater) -> None:
+    earlier = plain_job(priority=5, run_at=PAST - timedelta(days=1))
+    storage.enqueue([earlier])
     water.timer = 0.0
-    assert ids(storage.claim(who, "letters", 1, water)) == [better.id]
+    assert ids(storage.claim(who, "letters", 1, water)) == [earlier.id]
 
 
 @pytest.mark.parametrize("how", ["released", "failed"])
@@ -186,7 +271,7 @@ def test_a_job_given_back_in_front_of_the_mark_is_found(storage: Storage, who: I
         end(storage, first, Released())
     else:
         storage.finalize([fail(claim) for claim in first])
-    water._scan_cost = 0.0
+    water._whole.cost = 0.0
     assert ids(rest) == [late.id]
     assert ids(storage.claim(who, "letters", 1, water)) == [early.id]
 

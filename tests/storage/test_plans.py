@@ -21,6 +21,8 @@ from forge.storage import Storage, open_storage
 from forge.storage.contract import Incarnation, LowWater
 from forge.storage.lines import Turns
 from forge.storage.postgres import PostgresStorage
+from forge.storage.postgres.connection import _Context
+from forge.storage.postgres.rows import marks_params
 from forge.storage.sqlite import SqliteStorage
 from forge.storage.statements import load_queries
 from tests.conftest import new_database
@@ -135,7 +137,7 @@ def test_on_postgresql_a_claim_among_a_million_reads_a_small_multiple_of_n(
 ) -> None:
     _, url = full_postgres
     queries = load_queries("postgres")
-    with psycopg.connect(url) as conn:
+    with psycopg.connect(url, context=_Context()) as conn:
         # The claim asks that its pod is known.
         conn.execute("insert into forge.pod (name, host, pid, queues) values ('p', 'h', 1, '{default}')")
         row = conn.execute("select max(id) from forge.pod").fetchone()
@@ -143,8 +145,7 @@ def test_on_postgresql_a_claim_among_a_million_reads_a_small_multiple_of_n(
         local = queries.plan_by_index.args("dollar", {"local": True})
         RawCursor(conn).execute(queries.plan_by_index.text("dollar"), local)
         params: dict[str, Any] = {
-            "unsynced": False, "claim": row[0] << 32 | 1, "queue": "default", "n": N, "mark_priority": -32768,
-            "mark_run_at": "-infinity", "mark_id": "00000000-0000-0000-0000-000000000000",
+            "unsynced": False, "claim": row[0] << 32 | 1, "queue": "default", "n": N, **marks_params({}),
         }  # fmt: skip
         explain = "explain (analyze, costs off) " + queries.claim.text("dollar")
         plan = RawCursor(conn).execute(explain, queries.claim.args("dollar", params)).fetchall()

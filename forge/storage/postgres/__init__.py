@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from forge import fastpath
 from forge.job import (
     ACTIVE,
     ENDED,
@@ -55,21 +54,12 @@ from forge.storage.postgres import schema as schema_of
 from forge.storage.postgres.budgets import PostgresBudgets
 from forge.storage.postgres.bulk import Bulk
 from forge.storage.postgres.claims import Claims
-from forge.storage.postgres.connection import (
-    LONG,
-    TIMEOUT,
-    Connection,
-    Database,
-    Rows,
-    TextArray,
-    bare,
-    pipeline,
-)
+from forge.storage.postgres.connection import LONG, TIMEOUT, Connection, Database, Rows, bare, pipeline
 from forge.storage.postgres.leases import PostgresLeases, led
 from forge.storage.postgres.lines import PostgresLines
 from forge.storage.postgres.listener import PostgresListener
 from forge.storage.postgres.metrics import PostgresMetrics
-from forge.storage.postgres.rows import as_job, bare_claim, columns, encoded, fields, packed_ids, uuid_of
+from forge.storage.postgres.rows import as_job, bare_claim, columns, encoded, fields, packed_ids, text_array, uuid_of
 from forge.storage.postgres.schedules import PostgresSchedules
 from forge.storage.postgres.shares import PostgresShares
 from forge.storage.statements import check_schema_name, load_queries
@@ -299,16 +289,22 @@ class PostgresStorage(Storage):
             }
             self._by_index("progress", **params)
 
-    def next_due(self, queues: Sequence[str]) -> float | None:
-        found: float | None = self._claims.ask(Step(self._queries.next_due, {"queues": _names(queues)}))[0][0]
-        return found
+    def next_due(self, queues: Sequence[str], low_waters: Mapping[str, LowWater] | None = None) -> float | None:
+        return self._claims.next_due(queues, low_waters or {})
 
     # -- pods --------------------------------------------------------------------------------------------------
 
     def register(
         self, name: str, queues: Sequence[str], host: str, pid: int, capacity: int = 1, label: str | None = None
     ) -> Incarnation:
-        given = {"name": name, "host": host, "pid": pid, "queues": _names(queues), "capacity": capacity, "label": label}
+        given = {
+            "name": name,
+            "host": host,
+            "pid": pid,
+            "queues": text_array(queues),
+            "capacity": capacity,
+            "label": label,
+        }
         # On a connection that beats: who was taken for dead needs no other for this.
         number, started, beat = self._claims.ask(Step(self._queries.register_pod, given))[0]
         who = Incarnation(Pod(number, name, host, pid, tuple(queues), started, beat, capacity, label))
@@ -457,10 +453,6 @@ class PostgresStorage(Storage):
 
     def listen(self) -> Listener:
         return PostgresListener(self._ears) if self._ears else Deaf()
-
-
-def _names(queues: Sequence[str]) -> TextArray:
-    return TextArray(fastpath.text_array([queue.encode() for queue in queues]))
 
 
 def _id_of_time(seconds: float) -> UUID:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import struct
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Protocol, TypeVar
-from uuid import UUID
 
 from psycopg import errors
 from psycopg.pq.abc import PGresult
@@ -27,17 +25,15 @@ from forge.storage.contract import (
     accepted_children,
     run_plan,
 )
-from forge.storage.low_water import LowWater, scan
-from forge.storage.postgres.connection import Connection, Database, Int8Array, Timestamp, hot, pipeline, rows_of
+from forge.storage.low_water import LowWater, Marks, scan
+from forge.storage.postgres.connection import Connection, Database, Int8Array, hot, pipeline, rows_of
 from forge.storage.postgres.endings import Batch
 from forge.storage.postgres.refusals import impatience
-from forge.storage.postgres.rows import as_claims, bare_claim, packed_ids
+from forge.storage.postgres.rows import as_claims, bare_claim, marks_params, micros_of, packed_ids, text_array
 from forge.storage.statements import Queries
 
 __all__ = ["Claims"]
 
-_INT8 = struct.Struct(">q")
-_START = (-32_768, -(2**63), UUID(int=0))  # no priority, time or id is lower; the time is PostgreSQL's -infinity
 # A claim whose answer was lost can still commit while its backend works on: look for it after so many seconds. Seldom:
 # it reads the whole table.
 _LOOK_AFTER = (0.0, 1.0, 5.0, 20.0, 60.0)
@@ -97,16 +93,28 @@ class Claims:
         """See `Storage.claim`."""
         self._settle_doubts(who)
 
-        def once(n: int, mark: tuple[int, Any, UUID] | None) -> list[Claim]:
+        def once(n: int, marks: Marks | None) -> list[Claim]:
             def work(conn: Connection) -> list[Claim]:
                 # A token of its own for each try: the lost one may yet commit, and must be told apart.
                 with _Doubt(who) as token:
-                    step = self._claim_step(token, queue, n, mark, unsynced=True)
+                    step = self._claim_step(token, queue, n, marks, unsynced=True)
                     return self._counted(who, as_claims(self._by_index(conn, [step])[0], token, queue))
 
             return self._db.attempt(work)
 
-        return scan(low_water, n, once)
+        return scan(low_water, n, once, self._due_before)
+
+    def _due_before(self, seconds: float) -> int:
+        """The `run_at`, as claims have it, of a job that was due so many seconds ago."""
+        return micros_of(self.ask(Step(self._queries.clock, {}))[0][0] - seconds)
+
+    def next_due(self, queues: Sequence[str], low_waters: Mapping[str, LowWater]) -> float | None:
+        """See `Storage.next_due`."""
+        now = time.monotonic()
+        marks = {queue: low_waters[queue].look(now) for queue in queues if queue in low_waters}
+        step = Step(self._queries.next_due, {"queues": text_array(queues), **marks_params(marks)})
+        found: float | None = self.ask(step)[0][0]
+        return found
 
     def offer(self, who: Incarnation, token: int, queue: str, channel: str, beat_within: float) -> bool:
         """See `Storage.offer`."""
@@ -192,8 +200,8 @@ class Claims:
                 for token, want, mark, result in zip(tokens, wants, marks, results, strict=True):
                     claims = self._counted(who, as_claims(result, token, want.queue))
                     now = time.monotonic()
-                    want.low_water.note(claims, mark is None, began, now)
-                    if len(claims) < want.n and mark is not None and want.low_water.may_start_over(now):
+                    want.low_water.note(claims, mark, len(claims) == want.n, began, now)
+                    if len(claims) < want.n and want.low_water.again(mark, now) == (None,):
                         want.low_water.forget()
                     found += claims
             return found
@@ -260,11 +268,8 @@ class Claims:
             return hot(conn, steps)
         return hot(conn, [Step(self._queries.plan_by_index, {"local": True}), *steps])[1:]
 
-    def _claim_step(
-        self, token: int, queue: str, n: int, mark: tuple[int, Any, UUID] | None, unsynced: bool = False
-    ) -> Step:
-        priority, run_at, last = mark or _START
-        where = {"mark_priority": priority, "mark_run_at": Timestamp(_INT8.pack(run_at)), "mark_id": last}
+    def _claim_step(self, token: int, queue: str, n: int, marks: Marks | None, unsynced: bool = False) -> Step:
+        where = marks_params({queue: marks or {}})
         return Step(self._queries.claim, {"claim": token, "queue": queue, "n": n, "unsynced": unsynced, **where})
 
     def _settle_doubts(self, who: Incarnation) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -29,11 +31,32 @@ from forge.storage.metrics import (
 )
 from forge.storage.postgres.connection import LONG, Connection, Database, pipeline
 from forge.storage.postgres.leases import led
+from forge.storage.postgres.rows import marks_params, micros_since_2000
 from forge.storage.statements import Queries
 
 __all__ = ["PostgresMetrics"]
 
+MARGIN = timedelta(seconds=60)  # that a producer's transaction may take, for its jobs to be counted at the next look
 SAMPLE = 4000  # pages of the table of jobs that are read for an estimate: 32 MB, some 80,000 jobs
+
+
+class Looks:
+    """Whole looks at all queues: when the next is due. They read every dead index entry that a snapshot keeps; then
+    they take a fiftieth of the time, but one is made every ten minutes."""
+
+    CHEAP, SHARE, MOST_APART = 0.05, 50, 600.0  # seconds, times, seconds
+
+    def __init__(self) -> None:
+        self._at = -self.MOST_APART  # monotonic
+        self._cost = 0.0
+
+    def due(self, now: float) -> bool:
+        """Whether the look that begins now is to be a whole one."""
+        return self._cost <= self.CHEAP or now - self._at >= min(self.SHARE * self._cost, self.MOST_APART)
+
+    def note(self, began: float, ended: float) -> None:
+        """One has been made."""
+        self._cost, self._at = ended - began, ended
 
 
 class PostgresMetrics(Metrics):
@@ -43,6 +66,8 @@ class PostgresMetrics(Metrics):
 
     def __init__(self, db: Database, queries: Queries, connections: Callable[[], int]) -> None:
         self._db, self._queries, self._connections = db, queries, connections
+        self._fronts: dict[str, dict[int, tuple[int, UUID]]] = {}  # where queues began at the last look
+        self._looks = Looks()
 
     def _rows(self, name: str, /, **params: Any) -> list[tuple[Any, ...]]:
         return self._db.run(Step(getattr(self._queries, name), params))[0].fetchall()
@@ -88,17 +113,42 @@ class PostgresMetrics(Metrics):
         return added(*found)
 
     def standing(self, most: int) -> dict[str, Standing]:
+        """A job that has come in front of where its queue began at the last look is counted at the next whole one."""
+        oldest = self._look()
+        fronts = {queue: dict(sorted(levels.items())) for queue, levels in self._fronts.items()}
         found: dict[str, Standing] = {}
         full = False
-        for queue, pending, scheduled, in_flight, retrying, seen, oldest in self._by_index("standing", most=most):
+        rows = self._by_index("standing", most=most, **marks_params(fronts))
+        for queue, pending, scheduled, in_flight, retrying, seen in rows:
             cut = seen >= most
             full = full or cut
-            found[queue] = Standing(pending, scheduled, in_flight, retrying, 0, oldest or 0.0, cut)
+            found[queue] = Standing(pending, scheduled, in_flight, retrying, 0, oldest.get(queue, 0.0), cut)
         if full:
             self._estimate(found)
         for queue, dead in self._by_index("dead_jobs", most=most):
             found[queue] = found.get(queue, Standing())._replace(dead_jobs=dead)
         return found
+
+    def _look(self) -> dict[str, float]:
+        """Find where queues begin, from where they did on; from the start if that is cheap or has not been done for
+        long. Answers how long the oldest waiting job of each has been due."""
+        began = time.monotonic()
+        whole = self._looks.due(began)
+        before = {} if whole else self._fronts
+        oldest: dict[str, float] = {}
+        fronts: dict[str, dict[int, tuple[int, UUID]]] = {queue: dict(levels) for queue, levels in before.items()}
+        for queue, priority, run_at, id_, age, now in self._by_index("fronts", **marks_params(before)):
+            if age is not None:
+                oldest[queue] = max(oldest.get(queue, 0.0), age)
+            if priority is not None:
+                # Where there is none, the next look need not read what has come and gone until a while before now.
+                nowhere = (micros_since_2000(now - MARGIN), UUID(int=0))
+                first = (micros_since_2000(run_at), id_) if id_ is not None else nowhere
+                fronts.setdefault(queue, {})[priority] = first
+        self._fronts = fronts
+        if whole:
+            self._looks.note(began, time.monotonic())
+        return oldest
 
     def _estimate(self, found: dict[str, Standing]) -> None:
         """Queues of which not all was read: from some pages of the table, taken at random."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -18,7 +18,8 @@ from psycopg.types.string import ByteaBinaryLoader
 
 from forge import codec, fastpath
 from forge.job import Claim, Job, Line, NewJob, Status
-from forge.storage.postgres.connection import UuidArray
+from forge.storage.low_water import Marks
+from forge.storage.postgres.connection import Int8Array, TextArray, UuidArray
 
 __all__ = [
     "as_claims",
@@ -28,17 +29,38 @@ __all__ = [
     "encoded",
     "fields",
     "lined_rows",
+    "marks_params",
     "micros",
+    "micros_of",
+    "micros_since_2000",
     "packed_ids",
     "raw_rows",
+    "text_array",
     "uuid_of",
 ]
 
+_YEAR_2000 = datetime(2000, 1, 1, tzinfo=UTC)
 _EPOCH_2000 = 946_684_800_000_000  # µs between 1970 and PostgreSQL's own epoch
 
 
 def packed_ids(ids: Sequence[UUID]) -> UuidArray:
     return UuidArray(fastpath.uuid_array(ids))
+
+
+def text_array(values: Iterable[str]) -> TextArray:
+    return TextArray(fastpath.text_array([value.encode() for value in values]))
+
+
+def marks_params(marks: Mapping[str, Marks]) -> dict[str, Any]:
+    """Where to start in each priority of each queue, as the parameters of whoever reads the claim's index."""
+    flat = [(queue, priority, *mark) for queue, by in marks.items() for priority, mark in by.items()]
+    queues, priorities, run_ats, ids = zip(*flat, strict=True) if flat else ((), (), (), ())
+    return {
+        "mark_queues": text_array(queues),
+        "mark_priorities": Int8Array(fastpath.int8_array(priorities)),
+        "mark_run_ats": Int8Array(fastpath.int8_array(run_ats)),
+        "mark_ids": packed_ids(ids),
+    }
 
 
 def uuid_of(value: Any) -> UUID:
@@ -96,8 +118,17 @@ def pushed_claim(text: str) -> Claim:
 
 
 def micros(job: NewJob, now: float) -> int:
-    at = job.run_at.timestamp() if job.run_at else now + job.delay
-    return round(at * 1_000_000) - _EPOCH_2000
+    return micros_of(job.run_at.timestamp() if job.run_at else now + job.delay)
+
+
+def micros_of(seconds: float) -> int:
+    """A time, seconds since 1970, as PostgreSQL has it."""
+    return round(seconds * 1_000_000) - _EPOCH_2000
+
+
+def micros_since_2000(at: datetime) -> int:
+    """The same of a time that PostgreSQL answered, exactly."""
+    return (at - _YEAR_2000) // timedelta(microseconds=1)
 
 
 def fields(job: NewJob) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -274,7 +274,8 @@ class SqliteStorage(Storage):
             with self._writing() as (conn, now):
                 operating.progress(conn, self._sql, notes, now)
 
-    def next_due(self, queues: Sequence[str]) -> float | None:
+    def next_due(self, queues: Sequence[str], low_waters: Mapping[str, LowWater] | None = None) -> float | None:  # noqa: ARG002
+        # No marks, for the same reason as in `claim`.
         return self._reader.read(lambda conn: operating.next_due(conn, self._sql, queues, self._now()))
 
     # -- pods --------------------------------------------------------------------------------------------------

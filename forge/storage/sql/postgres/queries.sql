@@ -62,11 +62,28 @@ select count(set_config(name, value, :local::boolean))
 -- name: plan_by_scan
 select set_config('enable_seqscan', 'on', true)
 
--- Claim up to :n plain jobs of a queue in the order (priority, run_at, id), starting behind the low-water mark.
+-- Marks as a table. Times come as they are stored, in microseconds.
+-- part: marks
+unnest(:mark_queues::text[], :mark_priorities::bigint[], :mark_run_ats::bigint[], :mark_ids::uuid[]) m(queue, priority, at, id)
+
+-- part: mark_columns
+m.queue, m.priority::int as priority, timestamptz '2000-01-01 00:00+00' + m.at * interval '1 microsecond' as run_at, m.id
+
+-- The next priority after l.priority that has a job or a mark: n is the next one that has a mark. Between two of those
+-- there are no entries but of jobs that others have claimed; so the dead ones of those that have marks are not read here.
+-- part: next_level
+coalesce((select j.priority::int from forge.job j
+           where j.queue = l.queue and j.line is null and j.priority > l.priority and j.priority < n.priority
+           order by j.priority limit 1), nullif(n.priority, 32768))
+
+-- part: next_mark
+(select coalesce(min(m.priority), 32768) as priority from mark m where m.queue = l.queue and m.priority > l.priority) n
+
+-- Claim up to :n plain jobs of a queue in the order (priority, run_at, id), in each priority from behind its mark.
 --
 -- The recursion hops from one priority to the next: within a priority the due jobs are one range, so a million
--- jobs scheduled for next year in front of the due ones of a later priority are never read. The mark bounds the
--- first priority from below: entries of jobs already claimed stay in the index until no snapshot needs them, and
+-- jobs scheduled for next year in front of the due ones of a later priority are never read. The marks bound each
+-- priority from below: entries of jobs already claimed stay in the index until no snapshot needs them, and
 -- reading past 200,000 of them took 42 ms.
 -- Losing a claim in a crash of the database only makes the job pending again: the claim turns off, for its own
 -- transaction, the wait for the disk.
@@ -75,25 +92,19 @@ select set_config('enable_seqscan', 'on', true)
 -- Row addresses are gathered into one array: the limit holds whatever plan joins it (a plain IN can over-claim),
 -- and each is safe because its row is locked in this same statement.
 -- name: claim
-with recursive level(priority) as (
-    select :mark_priority::smallint
+with recursive mark as materialized (select {mark_columns} from {marks}), level(queue, priority) as (
+    select :queue::text, -32769
     union all
-    select (select j.priority from forge.job j
-             where j.queue = :queue and j.line is null and j.status in ('pending', 'failed') and j.priority > level.priority
-             order by j.priority limit 1)
-      from level where level.priority is not null
+    select l.queue, {next_level} from level l cross join lateral {next_mark} where l.priority is not null
 )
 update forge.job set status = 'in_progress', attempts = attempts + 1, claim = :claim::bigint, claimed_at = now()
  where ctid = any(array(
     select due.ctid
-      from level cross join lateral (
+      from level l left join mark m on m.priority = l.priority cross join lateral (
         select j.ctid from forge.job j
-         where j.queue = :queue and j.line is null and j.status in ('pending', 'failed') and j.priority = level.priority
+         where j.queue = :queue and j.line is null and j.status in ('pending', 'failed') and j.priority = l.priority
            and j.run_at <= now()
-           and (j.run_at, j.id) > (case when level.priority = :mark_priority::smallint
-                                        then :mark_run_at::timestamptz else '-infinity' end,
-                                   case when level.priority = :mark_priority::smallint
-                                        then :mark_id::uuid else '00000000-0000-0000-0000-000000000000' end)
+           and (j.run_at, j.id) > (coalesce(m.run_at, '-infinity'), coalesce(m.id, '00000000-0000-0000-0000-000000000000'))
          order by j.run_at, j.id limit :n::bigint
          for update skip locked) due
      where (select not q.paused and coalesce(q.throttled_until <= now(), true) from forge.queue q where q.name = :queue)
@@ -420,24 +431,21 @@ with ours as materialized (
 update forge.job j set progress = json_build_object('percent', o.percent, 'message', o.message, 'at', {utc_now})
   from ours o where j.id = o.id and j.id = any(:ids::uuid[])
 
--- Seconds until something may be claimed from these queues. Hops over priorities as the claim does: the first entry of each
--- is its earliest; of all lines together it is the first of an index of their own. A queue that cools down is not before that ends; a paused one is left out.
+-- Seconds until something may be claimed from these queues. Hops over priorities as the claim does, from the same marks:
+-- the first entry of each is its earliest; of all lines together it is the first of an index of their own. A queue that
+-- cools down is not before that ends; a paused one is left out.
 -- name: next_due
-with recursive level(queue, priority) as (
-    select w.queue, (select j.priority from forge.job j where j.queue = w.queue and j.line is null and j.status in ('pending', 'failed')
-                      order by j.priority limit 1)
-      from unnest(:queues::text[]) w(queue)
+with recursive mark as materialized (select {mark_columns} from {marks}), level(queue, priority) as (
+    select w.queue, -32769 from unnest(:queues::text[]) w(queue)
     union all
-    select l.queue, (select j.priority from forge.job j
-                      where j.queue = l.queue and j.line is null and j.status in ('pending', 'failed') and j.priority > l.priority
-                      order by j.priority limit 1)
-      from level l where l.priority is not null
+    select l.queue, {next_level} from level l cross join lateral {next_mark} where l.priority is not null
 ), due(queue, run_at) as (
-    select l.queue, d.run_at from level l cross join lateral (
+    select l.queue, d.run_at
+      from level l left join mark m on m.queue = l.queue and m.priority = l.priority cross join lateral (
         select j.run_at from forge.job j
          where j.queue = l.queue and j.line is null and j.status in ('pending', 'failed') and j.priority = l.priority
+           and (j.run_at, j.id) > (coalesce(m.run_at, '-infinity'), coalesce(m.id, '00000000-0000-0000-0000-000000000000'))
          order by j.run_at, j.id limit 1) d
-     where l.priority is not null
     union all
     select w.queue, d.run_at from unnest(:queues::text[]) w(queue) cross join lateral (
         select j.run_at from forge.job j where j.queue = w.queue and j.line is not null and j.slot is null
@@ -863,14 +871,21 @@ select t.pod, t.queue, t.workers, :term::bigint
   from told t join live on live.id = t.pod where t.workers is not null order by t.pod, t.queue
 on conflict (pod, queue) do update set workers = excluded.workers, term = excluded.term
 
--- Queues that no live pod serves, and whether jobs wait in them. Hops from queue to queue along the claim's indexes.
+-- Queues that no live pod serves, and whether jobs wait in them. Hops from queue to queue along the claim's indexes, and
+-- over those that are served: of these there may be millions of dead entries.
 -- name: undeclared_queues
-with recursive hop(queue) as (
-    (select queue from forge.job where line is null and status in ('pending', 'failed') order by queue limit 1)
+with recursive served(queue) as materialized (
+    select distinct s.queue collate "C" from forge.pod p cross join unnest(p.queues) s(queue) where p.reaped_at is null
+), hop(queue) as (
+    select '' collate "C"
     union all
-    select (select j.queue from forge.job j where j.line is null and j.status in ('pending', 'failed') and j.queue > hop.queue
-             order by j.queue limit 1)
-      from hop where hop.queue is not null
+    select case when s.queue is null
+           then (select j.queue from forge.job j where j.line is null and j.status in ('pending', 'failed') and j.queue > h.queue
+                  order by j.queue limit 1)
+           else coalesce((select j.queue from forge.job j where j.line is null and j.status in ('pending', 'failed')
+                             and j.queue > h.queue and j.queue < s.queue order by j.queue limit 1), s.queue) end
+      from hop h cross join lateral (select min(served.queue) as queue from served where served.queue > h.queue) s
+     where h.queue is not null
 ), waiting as materialized (
     select queue from hop where queue is not null
     union
@@ -878,8 +893,8 @@ with recursive hop(queue) as (
         select from forge.job j where j.queue = l.queue and j.line is not null and j.slot is null limit 1) w
 )
 select n.queue, exists (select from waiting w where w.queue = n.queue)
-  from (select queue from waiting union select name from forge.queue) n
- where not exists (select from forge.pod p where n.queue = any(p.queues) and p.reaped_at is null) order by n.queue
+  from (select queue from waiting where queue <> '' union select name from forge.queue) n
+ where not exists (select from served s where s.queue = n.queue) order by n.queue
 
 -- -- budgets -----------------------------------------------------------------------------------------------------
 
@@ -1147,46 +1162,57 @@ union all
 select true, queue, count(*), max(id::text) from (
     select id, queue from forge.job_history where id >= :first::uuid and id < :last::uuid order by id limit :most::bigint) h group by queue
 
--- Each queue from its front on: what runs was first in line once, so it is found there, whatever waits behind it. The oldest
--- one that waits is the first of some priority.
--- name: standing
-with recursive hop(queue) as (
-    (select queue from forge.job where line is null order by queue limit 1)
+-- Where each queue begins: of every priority the first job, in whatever state, and how long the first that waits has been
+-- due. A look starts where the one before found the first jobs, as the claim starts at its marks. Of all lines together
+-- there is one row, without a priority.
+-- name: fronts
+with recursive mark as materialized (select {mark_columns} from {marks}), hop(queue) as (
+    select '' collate "C"
     union all
-    select (select j.queue from forge.job j where j.line is null and j.queue > hop.queue order by j.queue limit 1)
-      from hop where hop.queue is not null
-), names as materialized (
-    select queue from hop where queue is not null union select queue from forge.line_queue
+    select case when m.queue is null
+           then (select j.queue from forge.job j where j.line is null and j.queue > h.queue order by j.queue limit 1)
+           else coalesce((select j.queue from forge.job j where j.line is null and j.queue > h.queue and j.queue < m.queue
+                           order by j.queue limit 1), m.queue) end
+      from hop h cross join lateral (select min(mark.queue collate "C") as queue from mark where mark.queue > h.queue) m
+     where h.queue is not null
 ), level(queue, priority) as (
-    select n.queue, (select j.priority from forge.job j
-                      where j.queue = n.queue and j.line is null and j.status in ('pending', 'failed')
-                      order by j.priority limit 1) from names n
+    select h.queue, -32769 from hop h where h.queue <> ''
     union all
-    select l.queue, (select j.priority from forge.job j
-                      where j.queue = l.queue and j.line is null and j.status in ('pending', 'failed') and j.priority > l.priority
-                      order by j.priority limit 1)
-      from level l where l.priority is not null
-), oldest as materialized (
-    select first.queue, min(first.run_at) as run_at from (
-        select l.queue, due.run_at from level l cross join lateral (
-            select j.run_at from forge.job j
-             where j.queue = l.queue and j.line is null and j.status in ('pending', 'failed') and j.priority = l.priority
-             order by j.run_at, j.id limit 1) due
-        union all
-        select n.queue, due.run_at from names n cross join lateral (
-            select j.run_at from forge.job j where j.queue = n.queue and j.line is not null and j.slot is null
-             order by j.run_at limit 1) due) first
-     group by first.queue
+    select l.queue, {next_level} from level l cross join lateral {next_mark} where l.priority is not null
 )
-select n.queue, f.pending, f.scheduled, f.in_flight, f.retrying, f.seen,
-       greatest(extract(epoch from now() - (select o.run_at from oldest o where o.queue = n.queue)), 0)::float8
-  from names n cross join lateral (
+select l.queue, l.priority, f.run_at, f.id, extract(epoch from now() - w.run_at)::float8, now()
+  from level l left join mark m on m.queue = l.queue and m.priority = l.priority
+  left join lateral (
+    select j.run_at, j.id from forge.job j where j.queue = l.queue and j.line is null and j.priority = l.priority
+       and (j.run_at, j.id) >= (coalesce(m.run_at, '-infinity'), coalesce(m.id, '00000000-0000-0000-0000-000000000000'))
+     order by j.run_at, j.id limit 1) f on true
+  left join lateral (
+    select j.run_at from forge.job j
+     where j.queue = l.queue and j.line is null and j.status in ('pending', 'failed') and j.priority = l.priority
+       and (j.run_at, j.id) >= (f.run_at, f.id)
+     order by j.run_at, j.id limit 1) w on true
+ where l.priority > -32769
+union all
+select q.queue, null, null, null, extract(epoch from now() - d.run_at)::float8, now()
+  from forge.line_queue q cross join lateral (
+    select j.run_at from forge.job j where j.queue = q.queue and j.line is not null and j.slot is null
+     order by j.run_at limit 1) d
+
+-- Each queue from there on, which are the marks here: what runs was first in line once, so it is found there, whatever
+-- waits behind it.
+-- name: standing
+with mark as materialized (select {mark_columns} from {marks})
+select n.queue, f.pending, f.scheduled, f.in_flight, f.retrying, f.seen
+  from (select queue from mark union select queue from forge.line_queue) n cross join lateral (
     select count(*) filter (where j.status = 'pending' and j.run_at <= now()) as pending,
            count(*) filter (where j.status = 'pending' and j.run_at > now()) as scheduled,
            count(*) filter (where j.status = 'in_progress') as in_flight,
            count(*) filter (where j.status = 'failed') as retrying, count(*) as seen
-      from ((select status, run_at from forge.job where queue = n.queue and line is null
-              order by priority, run_at, id limit :most::bigint)
+      from ((select p.status, p.run_at from mark m cross join lateral (
+                select status, run_at from forge.job
+                 where queue = m.queue and line is null and priority = m.priority and (run_at, id) >= (m.run_at, m.id)
+                 order by run_at, id limit :most::bigint) p
+              where m.queue = n.queue limit :most::bigint)
             union all
             (select status, run_at from forge.job where queue = n.queue and line is not null and slot is null
               order by run_at limit :most::bigint)

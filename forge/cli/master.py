@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from forge import __version__, logs
+from forge import __version__, early, logs
 from forge import config as settings
 from forge.cli import report
 from forge.cli.common import Cli, Parser, counted, sqlite_file
@@ -32,7 +32,16 @@ __all__ = ["main"]
 def main(argv: Sequence[str] | None = None) -> int:
     """Run until told to stop; the answer is the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    return report(lambda: _run(words), words)
+    with early.caught():
+        return report(lambda: _run_or_leave(words), words)
+
+
+def _run_or_leave(words: list[str]) -> int:
+    try:
+        return _run(words)
+    except early.Leaving:
+        log("stopped before it had started")
+        return ExitCode.OK
 
 
 def _run(words: list[str]) -> int:

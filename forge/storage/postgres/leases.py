@@ -44,8 +44,12 @@ class PostgresLeases(Leases):
 
     def acquire(self, holder: Holder, ttl: float) -> Answer:
         params = {"key": holder.key, "pod": holder.pod, "host": holder.host, "pid": holder.pid, "ttl": ttl}
-        found = self._db.run(Step(self._queries.wait_for_disk, {}), Step(self._queries.acquire_lease, params))[1]
-        term, left = found.fetchall()[0]
+        steps = Step(self._queries.wait_for_disk, {}), Step(self._queries.acquire_lease, params)
+        found = self._db.run(*steps)[1].fetchall()
+        if not found:  # somebody has emptied the table
+            self._db.run(Step(self._queries.restore_lease, {}))
+            found = self._db.run(*steps)[1].fetchall()
+        term, left = found[0]
         return Answer(term, ttl if term is not None else left)
 
     def renew(self, term: int, holder: Holder, ttl: float) -> bool:

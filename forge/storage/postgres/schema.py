@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from forge.errors import SchemaError
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+from psycopg import errors
+
+from forge.errors import DatabaseError, SchemaError
 from forge.storage.contract import SchemaState
 from forge.storage.postgres.connection import Connection, Database
 from forge.storage.statements import load_queries, migrations
@@ -11,6 +17,20 @@ __all__ = ["check", "migrate", "state"]
 
 # Any constant: one migration runs at a time per database, whichever schema it is for.
 _LOCK = 0x666F726765
+
+
+@contextmanager
+def _connected(db: Database) -> Iterator[Connection]:
+    """A connection; what PostgreSQL refuses there is one line for people."""
+    with db.connect() as conn:
+        try:
+            yield conn
+        except errors.InsufficientPrivilege as e:
+            said = str(e).strip().splitlines()[0]
+            fix = f"create schema {db.schema} authorization {conn.info.user}"
+            raise DatabaseError(f"PostgreSQL refused: {said}; have the database's owner run: {fix}") from None
+        except psycopg.Error as e:
+            raise db.explain(e) from None
 
 
 def _current(conn: Connection, schema: str) -> int:
@@ -25,7 +45,7 @@ def _current(conn: Connection, schema: str) -> int:
 def state(db: Database) -> SchemaState:
     """Which migrations are there and which are missing."""
     known = migrations("postgres", db.schema)
-    with db.connect() as conn:
+    with _connected(db) as conn:
         current = _current(conn, db.schema)
     return SchemaState(current, known[-1][0], tuple((n, title) for n, title, _ in known if n > current))
 
@@ -34,7 +54,7 @@ def migrate(db: Database) -> list[tuple[int, str]]:
     """Apply what is missing. Callers queue up on an advisory lock that ends with the transaction."""
     applied = []
     for number, title, sql in migrations("postgres", db.schema):
-        with db.connect() as conn, conn.transaction():
+        with _connected(db) as conn, conn.transaction():
             conn.execute("select pg_advisory_xact_lock(%s)", (_LOCK,))
             if _current(conn, db.schema) >= number:
                 continue

@@ -1,8 +1,9 @@
-"""Signals that come before the master's loop does. Without this, SIGHUP or SIGUSR1 in the first second would end it.
+"""What a command does before anything else: it takes passwords out of its title, and the master catches signals.
 
-The `forge` package imports this before anything else: what takes time at the start of `forge-master` are its imports.
-Hence nothing here but what Python has loaded anyway. What comes before even that, while the interpreter itself starts,
-finds no Python to catch it.
+Without that, SIGHUP or SIGUSR1 in the first second would end `forge-master`, and `ps` would show whatever its
+`--database` was. The `forge` package imports this first, because what takes time at the start of a command are its
+imports; hence nothing here but what Python has loaded anyway. While the interpreter itself starts there is no Python
+yet that could do anything.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-__all__ = ["SIGNALS", "Leaving", "catch_signals", "caught", "take"]
+__all__ = ["SIGNALS", "Leaving", "catch_signals", "caught", "hide_arguments", "take", "title"]
 
 SIGNALS = [signal.Signals[f"SIG{name}"] for name in ("TERM", "INT", "QUIT", "HUP", "TTIN", "TTOU", "USR1", "USR2")]
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
@@ -59,5 +60,34 @@ def take() -> list[int]:
     return noted
 
 
-if os.path.basename(sys.argv[0] if getattr(sys, "argv", None) else "") == "forge-master":
+def title(words: list[str]) -> str:
+    """A command line as everybody on the host may see it: a database is not shown, nor anything like a URL."""
+    shown, hide = [], False
+    for word in words:
+        option, mark, value = word.partition("=")
+        names_database = option.startswith("--d") and "--database".startswith(option)  # argparse takes it shortened
+        if hide or (not option.startswith("-") and "://" in word):
+            shown.append("***")
+        elif names_database and mark:
+            shown.append(f"{option}=***")
+        else:
+            shown.append(f"{option}=***" if "://" in value else word)
+        hide = names_database and not mark
+    return " ".join(shown)
+
+
+def hide_arguments(command: str) -> None:
+    """Have `ps` show this process by its title: always for the master, for others if there is anything to hide."""
+    said, shown = " ".join(sys.argv[1:]), title(sys.argv[1:])
+    if command == "forge-master" or said != shown:
+        import setproctitle  # takes 1 ms, which other commands need not wait for
+
+        setproctitle.setproctitle(f"{command} {shown}".rstrip())
+        setproctitle.setthreadtitle(command)  # what `pgrep` goes by
+
+
+_command = os.path.basename(sys.argv[0]) if getattr(sys, "argv", None) else ""
+if _command in ("forge", "forge-master"):
+    hide_arguments(_command)
+if _command == "forge-master":
     catch_signals()

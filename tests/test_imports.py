@@ -34,7 +34,8 @@ DRIVERS = {"psycopg", "psycopg_pool", "apsw"}  # loaded with forge.storage and b
 # A user's own: never loaded by forge itself.
 GUESTS = {"sqlalchemy", "django", "asyncpg", "aiosqlite", "psycopg2"}
 BASE = {"errors", "job", "retry", "config", "early"}  # need nothing but Python
-ON_DEMAND = {"config": {"croniter"}}  # but for this, inside a function: schedules are checked with it
+# But for these, inside a function: schedules are checked with it, a command hides its arguments.
+ON_DEMAND = {"config": {"croniter"}, "early": {"setproctitle"}}
 THIRD_PARTY = DRIVERS | GUESTS | {"orjson", "croniter", "setproctitle", "rich"}
 
 

@@ -32,6 +32,8 @@ __all__ = ["main"]
 def main(argv: Sequence[str] | None = None) -> int:
     """Run until told to stop; the answer is the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if argv is None:
+        early.hide_arguments("forge-master")
     with early.caught():
         return report(lambda: _run_or_leave(words), words)
 

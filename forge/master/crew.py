@@ -189,8 +189,8 @@ class Crew:
 
     def tell_stacks(self) -> None:
         """Have every process write where it stands to the log, this one first."""
-        for paragraph in stacks():
-            log(paragraph)
+        for thread, where in stacks():
+            log(thread, details=where)
         for nursery in self.nurseries.all():
             nursery.tell("stacks")
         for slot in self.slots():

@@ -14,9 +14,10 @@ __all__ = ["Sometimes", "change_logs", "counted", "log"]
 _LOGGER = logging.getLogger("forge.master")
 
 
-def log(text: str, who: str = "master", level: int = logging.INFO) -> None:
-    """One line, written as `forge.logs` was set up to."""
-    _LOGGER.log(level, "%s", text, extra={"who": who})
+def log(text: str, who: str = "master", level: int = logging.INFO, details: str | None = None) -> None:
+    """One line, written as `forge.logs` was set up to, with `details` in lines below it."""
+    more = {} if details is None else {logs.DETAILS: details}
+    _LOGGER.log(level, "%s", text, extra={"who": who, **more})
 
 
 def counted(n: int, noun: str) -> str:

@@ -25,6 +25,7 @@ from psycopg.rows import tuple_row
 from psycopg.types.string import ByteaBinaryLoader
 from psycopg_pool import ConnectionPool, PoolTimeout
 
+from forge.config import well_formed
 from forge.errors import ConfigError, DatabaseError, ForgeError, SchemaError
 from forge.storage.contract import RETRY_DELAYS, Step
 from forge.storage.statements import Query
@@ -57,6 +58,11 @@ _DEFAULTS = {
     "keepalives_idle": "10",
     "keepalives_interval": "5",
 }
+
+_UNREADABLE = (
+    "the database URL cannot be read; use postgresql://user:password@host:5432/name, and in the password %40 for @, "
+    "%2F for /, %3A for :, %25 for % and %20 for a space"
+)
 
 
 class UuidArray(bytes):
@@ -151,12 +157,12 @@ class Database:
         """`settle` is run on each new connection, unless a pooler stands in between. `timeout` is the most seconds that
         a statement may take, and that a transaction may wait for its client."""
         try:
+            if not well_formed(url):  # libpq might take a part of the password for a host, and name that in its errors
+                raise psycopg.ProgrammingError
             given = {key: str(value) for key, value in conninfo_to_dict(url).items() if value is not None}
             self.conninfo = make_conninfo(**{**_DEFAULTS, **given})
-        except psycopg.ProgrammingError as e:
-            raise ConfigError(
-                f"the database URL cannot be read ({str(e).strip()}); use postgresql://user@host/name"
-            ) from None
+        except psycopg.ProgrammingError:  # its text quotes the URL
+            raise ConfigError(_UNREADABLE) from None
         self.schema = schema
         self.pool_size = pool_size
         self._settle = settle

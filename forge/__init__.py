@@ -5,6 +5,10 @@ This is the whole public face; what is not named in `__all__` may change without
 
 from __future__ import annotations
 
+from forge import early as _early  # noqa: F401 (signals are caught before all that takes time to import)
+
+# isort: split
+
 from importlib import metadata
 
 from forge.app import Context, Forge, JobHandle, Middleware, Task, current_job

@@ -1,7 +1,12 @@
 """Log lines of forge-master and its workers: the standard library's `logging`, as text for people or JSON for machines.
 
 Text is `12:00:00 mail/3  message`. JSON has time, level, logger, who, message, whatever was passed as `extra`, and the
-exception. A record that is emitted while a job runs carries the job's id, kind, queue and attempt; which job that is
+exception.
+
+What is logged comes from jobs too, and none of it can pass for a line of its own: in text a message is one line, its
+newlines and other control characters written as escapes, and the lines of a traceback are indented. Long ones are cut.
+
+A record that is emitted while a job runs carries the job's id, kind, queue and attempt; which job that is
 stands in a context variable, so it is right in threads and under asyncio, and costs nothing until something is logged.
 """
 
@@ -10,6 +15,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import sys
 import threading
 import time
@@ -17,6 +23,7 @@ import traceback
 from collections.abc import Iterator
 from contextvars import ContextVar
 from datetime import UTC, datetime
+from io import TextIOWrapper
 from logging.handlers import WatchedFileHandler
 from typing import Any, Protocol
 from uuid import UUID
@@ -28,12 +35,14 @@ from forge.config.model import LoggingConfig
 from forge.errors import ConfigError
 
 __all__ = [
+    "DETAILS",
     "JobFields",
     "JsonFormatter",
     "RunningJob",
     "Sometimes",
     "TextFormatter",
     "current_job",
+    "escaped",
     "reopen",
     "setup",
     "stacks",
@@ -60,6 +69,34 @@ JOB_FIELDS = ("job_id", "kind", "queue", "attempt")
 _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "who", *JOB_FIELDS}
 
 
+MAX_MESSAGE = 8192  # characters of a message
+MAX_TEXT = 65_536  # and of a traceback, or of a text that is passed as `extra`
+DETAILS = "details"  # the name of an `extra` whose lines belong below the message
+INDENT = "  "
+
+_CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+def escaped(text: str) -> str:
+    r"""On one line, and without effect on a terminal: `\n`, `\x1b`. A tab stays."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def _cut(text: str) -> str:
+    """The beginning of a message that is too long."""
+    return text if len(text) <= MAX_MESSAGE else f"{text[:MAX_MESSAGE]}… ({len(text) - MAX_MESSAGE:,} more characters)"
+
+
+def _cut_before(text: str) -> str:
+    """The end of a traceback that is too long: that is where it says what was raised."""
+    return text if len(text) <= MAX_TEXT else f"({len(text) - MAX_TEXT:,} more characters) …{text[-MAX_TEXT:]}"
+
+
+def _below(text: str) -> str:
+    """Lines that belong to the one above them."""
+    return "\n".join(f"{INDENT}{escaped(line)}" for line in _cut_before(text).split("\n"))
+
+
 class JobFields(logging.Filter):
     """Lets every record through, with the job's fields on it. For handlers of your own, too: `handler.addFilter(…)`.
 
@@ -75,7 +112,8 @@ class JobFields(logging.Filter):
 
 
 class TextFormatter(logging.Formatter):
-    """`12:00:00 mail/3  message`, and the traceback below it. A record may name another `who` by `extra`."""
+    """`12:00:00 mail/3  message`, and the traceback below it. A record may name another `who` by `extra`, and have
+    `details`, which come below it too."""
 
     def __init__(self, who: str) -> None:
         super().__init__()
@@ -83,7 +121,19 @@ class TextFormatter(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (the standard library's name)
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
-        return f"{clock} {getattr(record, 'who', self._who)}  {record.message}"
+        line = f"{clock} {escaped(str(getattr(record, 'who', self._who)))}  {escaped(_cut(record.message))}"
+        details = getattr(record, DETAILS, None)
+        return line if details is None else f"{line}\n{_below(str(details))}"
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Unlike the standard library's it keeps nothing on the record: other handlers' text is not indented."""
+        record.message = record.getMessage()
+        parts = [self.formatMessage(record)]
+        if record.exc_info:
+            parts.append(_below(self.formatException(record.exc_info)))
+        if record.stack_info:
+            parts.append(_below(record.stack_info))
+        return "\n".join(parts)
 
 
 class JsonFormatter(logging.Formatter):
@@ -99,24 +149,48 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "who": getattr(record, "who", self._who),
-            "message": record.getMessage(),
+            "message": _cut(record.getMessage()),
         }
         line |= {name: getattr(record, name) for name in JOB_FIELDS if hasattr(record, name)}
-        line |= {name: value for name, value in vars(record).items() if name not in _PLAIN}
+        line |= {
+            name: _cut_before(value) if isinstance(value, str) else value
+            for name, value in vars(record).items()
+            if name not in _PLAIN
+        }
         if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
+            line["exception"] = _cut_before(self.formatException(record.exc_info))
         if record.stack_info:
-            line["stack"] = record.stack_info
+            line["stack"] = _cut_before(record.stack_info)
         return _json(line)
 
 
 def _json(line: dict[str, Any]) -> str:
     """Whatever is in it: a line that cannot be written helps nobody."""
     try:
-        return orjson.dumps(line, default=repr, option=orjson.OPT_NON_STR_KEYS).decode()
+        text = orjson.dumps(line, default=repr, option=orjson.OPT_NON_STR_KEYS).decode()
+        # JSON lets these stand; a terminal obeys some, and some readers take them for the end of a line.
+        return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
     except TypeError:  # a lone surrogate, an integer of 65 bits, a value nested in itself
         plain = {name: v if isinstance(v, (str, int)) else repr(v) for name, v in line.items()}
         return json.dumps({name: clean_text(v) if isinstance(v, str) else v for name, v in plain.items()})
+
+
+class LogFile(WatchedFileHandler):
+    """What jobs say when they fail is not for everybody: a file that it makes is 0600. One that is there stays as its
+    owner has made it."""
+
+    def _open(self) -> TextIOWrapper:
+        raw = open(self.baseFilename, "ab", opener=_made_private)  # noqa: SIM115 (the handler closes it)
+        return TextIOWrapper(raw, encoding=self.encoding, errors=self.errors)
+
+
+def _made_private(path: str, flags: int) -> int:
+    try:
+        fd = os.open(path, flags | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return os.open(path, flags)
+    os.fchmod(fd, 0o600)  # a umask may have taken away even that
+    return fd
 
 
 _handler: logging.Handler | None = None
@@ -125,12 +199,13 @@ _handler: logging.Handler | None = None
 def setup(config: LoggingConfig, who: str) -> None:
     """Have the root logger write what the config says. Called again (after a fork, say), it replaces what it set up.
 
-    A log file follows rotation by itself. `ConfigError` if it cannot be opened.
+    A log file follows rotation by itself; one that is not there yet is made for its owner's eyes alone, whatever the
+    umask. `ConfigError` if it cannot be opened.
     """
     global _handler  # noqa: PLW0603 (the root logger is as global)
     try:
         handler: logging.Handler = (
-            WatchedFileHandler(config.file, encoding="utf-8", errors="backslashreplace")
+            LogFile(config.file, encoding="utf-8", errors="backslashreplace")
             if config.file
             else logging.StreamHandler(sys.stderr)
         )
@@ -158,12 +233,12 @@ def reopen() -> None:
             _handler.release()
 
 
-def stacks() -> Iterator[str]:
-    """Where every thread of this process stands, a paragraph each."""
+def stacks() -> Iterator[tuple[str, str]]:
+    """Where every thread of this process stands: `thread MainThread`, and the lines below that."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     for ident, frame in sys._current_frames().items():
         where = "".join(traceback.format_stack(frame)).rstrip()
-        yield f"thread {names.get(ident, ident)}\n{where}"
+        yield f"thread {names.get(ident, ident)}", where
 
 
 def write_stacks(who: str) -> None:
@@ -172,8 +247,9 @@ def write_stacks(who: str) -> None:
     A thread is one write: many processes share that pipe, and `faulthandler` writes word by word, so that two at once
     make a jumble.
     """
-    for paragraph in stacks():
-        os.write(2, f"{who} ({os.getpid()}), {paragraph}\n".encode(errors="backslashreplace"))
+    for thread, where in stacks():
+        text = f"{who} ({os.getpid()}), {escaped(thread)}\n{_below(where)}\n"
+        os.write(2, text.encode(errors="backslashreplace"))
 
 
 class Sometimes:

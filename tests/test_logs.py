@@ -66,8 +66,8 @@ def test_text_has_the_traceback_below(file: Path) -> None:
     except ValueError:
         logging.getLogger("x").exception("oh")
     text = file.read_text().splitlines()
-    assert text[1] == "Traceback (most recent call last):"
-    assert text[-1] == "ValueError: no luck"
+    assert text[1] == "  Traceback (most recent call last):"
+    assert text[-1] == "  ValueError: no luck"
 
 
 def test_json_carries_the_job_and_what_was_passed_as_extra(file: Path) -> None:

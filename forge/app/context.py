@@ -223,7 +223,9 @@ class Context:
             raise UsageError("the job is done already (its transaction has ended); use enqueue_now")
         app = self._producer(task)
         jobs = list(app.hooks.enqueued(jobs)) if app.hooks.before_enqueue else jobs
-        self._children = (self._children or []) + jobs
+        if self._children is None:
+            self._children = []
+        self._children.extend(jobs)
         return [JobHandle(app, job.id) for job in jobs]
 
     def _store_now(self, task: Any, jobs: list[NewJob]) -> Answer[list[JobHandle[Any]]]:

@@ -10,7 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 
-from forge import config
+from forge import config, early
 from forge.cli import (
     budgets,
     cluster,
@@ -26,7 +26,7 @@ from forge.cli import (
     settings,
 )
 from forge.cli import top as live
-from forge.cli.common import Cli, Parser
+from forge.cli.common import Cli, Parser, for_terminal
 from forge.errors import ExitCode, ForgeError
 
 __all__ = ["main", "report"]
@@ -38,6 +38,8 @@ INTERRUPTED, BROKEN_PIPE = 130, 141  # 128 + the signal's number, as shells have
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the answer is its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if argv is None:
+        early.hide_arguments("forge")
     return report(lambda: _run(words), words)
 
 
@@ -68,7 +70,7 @@ def _complain(text: str, words: Sequence[str]) -> None:
     urls += [os.environ.get(name, "") for name in ("FORGE_DATABASE_URL", "DATABASE_URL")]
     with contextlib.suppress(ForgeError):
         urls.append(config.load().database)
-    sys.stderr.write(config.scrub(text, [url for url in urls if url]) + "\n")
+    sys.stderr.write(for_terminal(config.scrub(text, [url for url in urls if url])) + "\n")
 
 
 def _run(words: list[str]) -> int:

@@ -21,9 +21,21 @@ import orjson
 from forge import config as settings
 from forge.errors import JobNotFound, SchemaError, UsageError
 from forge.job import Job, JobFilter, Line
+from forge.logs import escaped
 from forge.storage import Storage, open_storage
 
-__all__ = ["Cli", "Parser", "counted", "duration", "find_job", "same_database", "sqlite_file", "table", "until"]
+__all__ = [
+    "Cli",
+    "Parser",
+    "counted",
+    "duration",
+    "find_job",
+    "for_terminal",
+    "same_database",
+    "sqlite_file",
+    "table",
+    "until",
+]
 
 
 class Closes(Protocol):
@@ -118,8 +130,8 @@ class Cli:
         return bool(self.args.output == "json")
 
     def print(self, text: object = "") -> None:
-        """One line for a person."""
-        sys.stdout.write(f"{text}\n")
+        """One line for a person, or several."""
+        sys.stdout.write(f"{for_terminal(str(text))}\n")
 
     def document(self, value: object) -> None:
         """The one JSON document of a command. Times are ISO 8601 in UTC."""
@@ -128,7 +140,12 @@ class Cli:
 
     def note(self, text: str) -> None:
         """A remark beside the output proper, so that the output can be piped."""
-        sys.stderr.write(f"{text}\n")
+        sys.stderr.write(f"{for_terminal(text)}\n")
+
+
+def for_terminal(text: str) -> str:
+    """Lines that do nothing but appear there, whatever a job has put into them."""
+    return "\n".join(map(escaped, text.split("\n")))
 
 
 def _plain(value: object) -> object:
@@ -160,7 +177,7 @@ def counted(n: int, noun: str) -> str:
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Columns as wide as they must be; numbers to the right."""
-    cells = [[str(cell) for cell in row] for row in rows]
+    cells = [[escaped(str(cell)) for cell in row] for row in rows]
     numeric = [bool(cells) and all(re.fullmatch(r"-|[\d.,]+( s)?", row[i]) for row in cells) for i in range(len(head))]
     widths = [max(len(row[i]) for row in [list(head), *cells]) for i in range(len(head))]
 

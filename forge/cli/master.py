@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from forge import __version__, logs
+from forge import __version__, early, logs
 from forge import config as settings
 from forge.cli import report
 from forge.cli.common import Cli, Parser, counted, sqlite_file
@@ -36,7 +36,18 @@ PATIENCE = 1.0
 def main(argv: Sequence[str] | None = None) -> int:
     """Run until told to stop; the answer is the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    return report(lambda: _run(words), words)
+    if argv is None:
+        early.hide_arguments("forge-master")
+    with early.caught():
+        return report(lambda: _run_or_leave(words), words)
+
+
+def _run_or_leave(words: list[str]) -> int:
+    try:
+        return _run(words)
+    except early.Leaving:
+        log("stopped before it had started")
+        return ExitCode.OK
 
 
 def _run(words: list[str]) -> int:

@@ -64,10 +64,6 @@ class Watcher:
         for changes in watchfiles.watch(
             self._folder, watch_filter=wanted, debounce=DEBOUNCE, stop_event=self._over, raise_interrupt=False
         ):
-            # Before the master catches it, the signal would be the end of the process.
-            while signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
-                if self._over.wait(0.05):
-                    return
             names = sorted({os.path.relpath(path, self._folder) for _, path in changes})
             self._say(f"{', '.join(names[:3])}{' …' if len(names) > 3 else ''} changed; reloading")
             os.kill(os.getpid(), signal.SIGHUP)

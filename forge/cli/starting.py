@@ -31,7 +31,7 @@ def take_sqlite_file(cli: Cli) -> None:
     if file is not None and not cli.args.check and file.parent.is_dir():  # else the storage says what is wrong
         real = Path(os.path.realpath(file))
         advice = "a SQLite file has room for one: stop that one, or use PostgreSQL"
-        cli.closing(PidFile(real.with_name(f"{real.name}-master"), advice))
+        cli.closing(PidFile(real.with_name(f"{real.name}-master"), advice, 0o600))
 
 
 def check_programs(config: Config) -> None:

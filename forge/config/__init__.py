@@ -8,7 +8,7 @@ so that `forge config show --origin` can say why a setting is what it is. A URL 
 from __future__ import annotations
 
 from forge.config.checks import suggest
-from forge.config.masking import mask, scrub
+from forge.config.masking import mask, scrub, well_formed
 from forge.config.model import (
     MAX_PAYLOAD,
     QUEUE_KEYS,
@@ -47,4 +47,5 @@ __all__ = [
     "scrub",
     "shown",
     "suggest",
+    "well_formed",
 ]

@@ -13,7 +13,7 @@ from typing import Any
 from forge.config import checks
 from forge.config.checks import suggest
 from forge.config.lines import Key, Lines
-from forge.config.masking import HIDDEN, looks_secret, mask
+from forge.config.masking import DATABASES, HIDDEN, looks_secret, mask, masked
 from forge.config.model import Config, QueueConfig
 from forge.config.setting import REQUIRED, Section, Slot, slots
 from forge.config.values import Unfit, fit, from_text
@@ -207,7 +207,7 @@ def _shown(slot: Slot, where: Key, value: Any) -> str:
     """`, not x`, unless x may be a secret."""
     if slot.about.secret or any(isinstance(part, str) and looks_secret(part) for part in where):
         return f", not {HIDDEN}"
-    text = repr(mask(value) if isinstance(value, str) else value)
+    text = repr(mask(value) if slot.name in DATABASES and isinstance(value, str) else masked(value))
     return f", not {text}" if len(text) <= 60 else f", not {text[:57]}…"
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from forge.config.masking import HIDDEN, masked
+from forge.config.masking import DATABASES, HIDDEN, mask, masked
 from forge.config.model import Config
 from forge.config.reading import dotted
 from forge.config.setting import Section, slots
@@ -40,7 +40,8 @@ def _section(section: Section, key: tuple[str, ...], origin: Mapping[str, str]) 
             tables += [(here, value)] if value is not None else []
         else:
             secret = slot.about.secret and value is not None
-            yield Shown(here, HIDDEN if secret else masked(_plain(value)), origin.get(dotted(here)))
+            seen = mask(value) if value and name in DATABASES else masked(_plain(value))
+            yield Shown(here, HIDDEN if secret else seen, origin.get(dotted(here)))
     for inner_key, inner_section in tables:
         yield Shown(inner_key, None, origin.get(dotted(inner_key)), head=True)
         yield from _section(inner_section, inner_key, origin)

@@ -56,6 +56,7 @@ class Crew:
         self._deaths: dict[Slot, int] = {}
         self._owed: dict[Slot, str] = {}  # deaths to be told of together with the start of the next worker
         self._rolling = False
+        self._last_death = ""  # of a worker: how
 
     def slots(self) -> Iterator[Slot]:
         """All of them."""
@@ -73,6 +74,26 @@ class Crew:
         slots = list(self.slots())
         running = sum(1 for slot in slots for _ in slot.running()) + in_programs
         return f"{counted(sum(slot.ready for slot in slots), 'worker')}, {counted(running, 'job')} running"
+
+    @property
+    def ready(self) -> int:
+        """Workers that are."""
+        return sum(slot.ready and slot not in self._gone for slot in self.slots())
+
+    @property
+    def all_ready(self) -> bool:
+        """Whether every worker is there that is meant to be."""
+        return all(slot.retired or (slot.ready and slot not in self._gone) for slot in self.slots())
+
+    def missing(self) -> str:
+        """`0 of 2 workers of mail; worker mail/1 (42) exited with 78`: who is not ready, and what is known of why."""
+        parts = []
+        for name, lane in self._lanes.items():
+            meant = [slot for slot in lane.slots if not slot.retired]
+            ready = sum(slot.ready for slot in meant)
+            if ready < len(meant):
+                parts.append(f"{ready} of {counted(len(meant), 'worker')} of {name}")
+        return ", ".join(parts) + (f"; {self._last_death}" if self._last_death else "")
 
     def forget(self, why: str) -> None:
         """The jobs in hand are somebody else's: kill what runs them."""
@@ -156,8 +177,10 @@ class Crew:
             slot.drain()
 
     def roll(self) -> None:
-        """A new zygote has taken over."""
+        """A new zygote has taken over. Its workers may start where those before could not."""
         self._rolling = True
+        self._respawn_at.clear()
+        self._deaths.clear()
 
     # -- orders ------------------------------------------------------------------------------------------------
 
@@ -171,8 +194,8 @@ class Crew:
 
     def tell_stacks(self) -> None:
         """Have every process write where it stands to the log, this one first."""
-        for paragraph in stacks():
-            log(paragraph)
+        for thread, where in stacks():
+            log(thread, details=where)
         for nursery in self.nurseries.all():
             nursery.tell("stacks")
         for slot in self.slots():
@@ -271,6 +294,7 @@ class Crew:
             lane.forget_retired()
             return
         why = slot.killed_for or f"worker {slot.label} ({pid}) {how_it_ended(status)}"
+        self._last_death = why
         fate = self._see_to(slot, lane, left, why, now)
         lane.forget_retired()
         if self.stopping or slot.retired:

@@ -21,11 +21,14 @@ LONGEST = 32  # bytes of a pid file; what is longer is somebody's text
 class PidFile:
     """Made: the file is this process's. Closed: it is gone."""
 
-    def __init__(self, path: Path, advice: str = "stop that one, or give this one another --pid-file") -> None:
-        """`LockedError` with the advice if another master holds it, `ConfigError` if it cannot be written."""
+    def __init__(
+        self, path: Path, advice: str = "stop that one, or give this one another --pid-file", mode: int = 0o644
+    ) -> None:
+        """`LockedError` with the advice if another master holds it, `ConfigError` if it cannot be written. `mode` is
+        what the file has, whatever the umask."""
         self.path = path
         try:
-            self._fd = _take(path, advice)
+            self._fd = _take(path, advice, mode)
         except OSError as e:
             raise ConfigError(f"cannot write the pid file {path}: {e.strerror}") from None
 
@@ -37,14 +40,16 @@ class PidFile:
         os.close(self._fd)
 
 
-def _take(path: Path, advice: str) -> int:
+def _take(path: Path, advice: str, mode: int) -> int:
     while True:
         # Python opens everything close-on-exec: neither the zygote nor a pool's program keeps the lock alive.
-        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT, mode)
         try:
             _lock(fd, path, advice)
             if _is_at(fd, path):  # else its holder was leaving and removed it between our two calls
                 _write(fd, path)
+                with contextlib.suppress(OSError):  # left by another user's master
+                    os.fchmod(fd, mode)
                 return fd
         except BaseException:
             os.close(fd)

@@ -40,8 +40,19 @@ class Sharing:
 
     def told(self, shares: Mapping[str, int]) -> None:
         """The same while the pod serves."""
+        self._restore(shares)
         if self.apply(shares):
             log("share: " + ", ".join(f"{lane.limit} of {name}" for name, lane in sorted(self._lanes.items())))
+
+    def _restore(self, shares: Mapping[str, int]) -> None:
+        """A queue that is not in the database any more, because somebody has emptied the table, is stored again as it
+        is configured: without its row nothing is claimed."""
+        gone = {n: lane.settings for n, lane in self._lanes.items() if n not in shares and not lane.closing}
+        if not gone or self._clerk.busy:
+            return
+        if served := [name for name, settings in gone.items() if self._lanes[name].limit]:  # else it is about to be new
+            log(f"{', '.join(served)}: no such queue in the database any more; stored again", level=logging.WARNING)
+        self._clerk.send(lambda: prepare(self._storage, gone), self._prepared)
 
     def woken(self, lane: Lane) -> None:
         """A lane without workers may be of a queue that was paused, and has been resumed."""

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from forge import logs
+from forge import early, logs
 from forge.config import Config
 from forge.errors import DatabaseError, ExitCode, ForgeError
 from forge.master.books import Books
@@ -51,7 +51,7 @@ TICK_AHEAD = 0.05  # while jobs wait in workers behind others,
 TICK_IDLE = 1.0  # and while there is nothing to do
 WRITE_WITHIN = 2.0  # seconds for the last results when the time to stop is over already
 
-SIGNALS = [signal.Signals[f"SIG{name}"] for name in ("TERM", "INT", "QUIT", "HUP", "TTIN", "TTOU", "USR1", "USR2")]
+SLOW_START = 10.0  # seconds after which it is said who is not ready
 
 
 class Master:
@@ -78,6 +78,7 @@ class Master:
         self._news: collections.deque[tuple[Any, ...]] = collections.deque()
         self._bell, self._ringer = socket.socketpair()
         self._stop_by: float | None = None  # monotonic; None: not stopping
+        self._ready = False  # all workers have been, once
         self._tick_at = 0.0  # monotonic: look at the clock then
         self._sometimes = Sometimes(60.0)
         self.lanes: dict[str, Lane] = {}
@@ -115,8 +116,10 @@ class Master:
         self._bell.setblocking(False)
         self._ringer.setblocking(False)
         self._selector.register(self._bell, selectors.EVENT_READ, self._on_bell)
-        for number in SIGNALS:
+        for number in early.SIGNALS:
             signal.signal(number, lambda n, _: self._post("signal", n))
+        for noted in early.take():  # while it started
+            self._post("signal", noted)
         self._sharing.apply(self.presence.start(list(self.lanes)))
         for courier in (self._claimer, self._clerk, self._writer):
             courier.start()
@@ -124,13 +127,33 @@ class Master:
         gc.freeze()  # what is there now stays: collections need not look at it
         # Jobs in hand are no cycles. At Python's own 700 a fifth of a busy master's time went into looking for some.
         gc.set_threshold(50_000, 20, 20)
-        self._until(lambda: all(slot.ready for slot in self.crew.slots()) or self._stop_by is not None)
-        log(f"{counted(len(list(self.crew.slots())), 'worker')} ready in {time.monotonic() - began:.2f} s")
-        self._notifier.ready(self._summary())
-        log(f"ctrl-c drains ({self.config.shutdown_timeout:.0f} s); twice stops now")
-        self._duties.start()
+        self._become_ready(began)
         self._until(lambda: self._stop_by is not None)
         return self._drain()
+
+    def _become_ready(self, began: float) -> None:
+        """Serve until every worker is there that should be, and say so; or that it has been told to stop. The cluster
+        can have this pod's services before: a queue whose workers do not start must not keep cron waiting."""
+        self._until(lambda: self._settled_at_start or time.monotonic() - began > SLOW_START)
+        self._duties.start()
+        if not self._settled_at_start:
+            log(f"not ready after {SLOW_START:.0f} s: {self.crew.missing()}", level=logging.WARNING)
+            self._notifier.status(f"starting: {self.crew.missing()}")
+        self._until(lambda: self._settled_at_start)
+        if self._stop_by is None:
+            self._ready = True
+            log(f"{counted(self.crew.ready, 'worker')} ready in {time.monotonic() - began:.2f} s")
+            self._tell_ready()
+            log(f"ctrl-c drains ({self.config.shutdown_timeout:.0f} s); twice stops now")
+
+    @property
+    def _settled_at_start(self) -> bool:
+        return self._stop_by is not None or self.crew.all_ready
+
+    def _tell_ready(self) -> None:
+        """Also the end of a reload; but before all workers have been ready once, it is not."""
+        if self._ready:
+            self._notifier.ready(self._summary())
 
     def _until(self, over: Callable[[], bool]) -> None:
         """The loop."""
@@ -254,7 +277,7 @@ class Master:
     def _news_beat(self, beat: Beat) -> None:
         if not self.presence.beaten(beat):
             self._lost()
-        elif self._stop_by is None:
+        elif self._stop_by is None and self._ready:
             self._notifier.status(self._summary())
         self._news_cancels(beat.cancels)
         self._news_shares(beat.shares)
@@ -316,7 +339,7 @@ class Master:
             self.programs.configure(config, self.nurseries.current)
             self._sharing.reload(old, config)
             self.crew.roll()
-        self._notifier.ready(self._summary())
+        self._tell_ready()
 
     def _summary(self) -> str:
         """`4 workers, 2 jobs running`, for systemctl status."""

@@ -19,7 +19,8 @@ _bugs = Sometimes(3600.0)  # what one child does to a reader all others of its k
 
 
 def log(text: str, who: str = "master", level: int = logging.INFO, **fields: object) -> None:
-    """One line, written as `forge.logs` was set up to; `fields` are for JSON alone."""
+    """One line, written as `forge.logs` was set up to; `fields` are for JSON alone, but for `details`, which are shown
+    in lines below it."""
     _LOGGER.log(level, "%s", text, extra={"who": who, **fields})
 
 

@@ -85,6 +85,8 @@ def check_schema_name(schema: str) -> str:
         raise ConfigError(
             f"schema {schema!r} is not a name of lower-case letters, digits and _ (at most 51); choose another"
         )
+    if schema.startswith("pg_") or schema == "information_schema":
+        raise ConfigError(f"schema {schema} is PostgreSQL's own; choose another")
     return schema
 
 

@@ -160,7 +160,8 @@ def _settled(ctx: Context, handler: Handler, ending: Ending) -> Ending:
     """What counts more than how the handler ended: that its transaction did, or that it was told to stop."""
     if ctx._written:
         if not isinstance(ending.outcome, Done):
-            _log.error("the job is done, by its transaction, but its handler went on and failed:\n%s", ending.traceback)
+            words = "the job is done, by its transaction, but its handler went on and failed"
+            _log.error(words, exc_info=ending.outcome.__cause__ or ending.outcome)
         return Ending(ctx._claim, Written())
     if ctx._why is not None:
         ending = ending._replace(outcome=stopped(ctx._why))

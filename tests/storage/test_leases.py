@@ -324,3 +324,16 @@ def test_whoever_gives_it_back_wakes_the_others(pg_url: str) -> None:
         storage.leases.release(term)
         assert listener.wait(0.1) == set()
         listener.close()
+
+
+def test_a_lease_whose_row_was_removed_can_be_had_again_under_a_higher_term(storage: Storage, url: str) -> None:
+    first = lead(storage)
+    sql(url, "delete from {leader}")
+    assert storage.leases.leader() is None
+    assert not storage.leases.renew(first, holder(), TTL)
+    storage.leases.release(first)
+    second = lead(storage)
+    assert second > first
+    with pytest.raises(LostLease):
+        storage.leases.check(first)
+    storage.leases.check(second)

@@ -24,6 +24,7 @@ from psycopg.pq.abc import PGresult
 from psycopg.rows import tuple_row
 from psycopg.types.string import ByteaBinaryLoader
 
+from forge.config import well_formed
 from forge.errors import ConfigError, DatabaseError, ForgeError, SchemaError
 from forge.storage.contract import RETRY_DELAYS, Step
 from forge.storage.postgres.pool import Pool, PoolBusyError
@@ -59,6 +60,11 @@ _DEFAULTS = {
     "keepalives_idle": "10",
     "keepalives_interval": "5",
 }
+
+_UNREADABLE = (
+    "the database URL cannot be read; use postgresql://user:password@host:5432/name, and in the password %40 for @, "
+    "%2F for /, %3A for :, %25 for % and %20 for a space"
+)
 
 
 class UuidArray(bytes):
@@ -169,12 +175,12 @@ class Database:
         a statement may take, and that a transaction may wait for its client; `patience` those in which a server that
         cannot be reached is tried again. A connection that was not used for `keep` seconds is closed."""
         try:
+            if not well_formed(url):  # libpq might take a part of the password for a host, and name that in its errors
+                raise psycopg.ProgrammingError
             given = {key: str(value) for key, value in conninfo_to_dict(url).items() if value is not None}
             self.conninfo = make_conninfo(**{**_DEFAULTS, **given})
-        except psycopg.ProgrammingError as e:
-            raise ConfigError(
-                f"the database URL cannot be read ({str(e).strip()}); use postgresql://user@host/name"
-            ) from None
+        except psycopg.ProgrammingError:  # its text quotes the URL
+            raise ConfigError(_UNREADABLE) from None
         self.schema = schema
         self.is_settled = settle is not None
         self._pool_size, self._settle, self._keep = pool_size, settle, keep

@@ -40,8 +40,16 @@ class PostgresLeases(Leases):
 
     def acquire(self, holder: Holder, ttl: float) -> Answer:
         params = {"key": holder.key, "pod": holder.pod, "host": holder.host, "pid": holder.pid, "ttl": ttl}
-        settings = Step(self._queries.wait_for_disk, {}), Step(self._queries.wait_a_moment, {})
-        term, left = self._db.run(*settings, Step(self._queries.acquire_lease, params))[2].fetchall()[0]
+        steps = (
+            Step(self._queries.wait_for_disk, {}),
+            Step(self._queries.wait_a_moment, {}),
+            Step(self._queries.acquire_lease, params),
+        )
+        found = self._db.run(*steps)[-1].fetchall()
+        if not found:  # somebody has emptied the table
+            self._db.run(Step(self._queries.restore_lease, {}))
+            found = self._db.run(*steps)[-1].fetchall()
+        term, left = found[0]
         return Answer(term, ttl if term is not None else left)
 
     def renew(self, term: int, holder: Holder, ttl: float) -> bool:

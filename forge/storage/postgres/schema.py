@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import psycopg
+from psycopg import errors
 
 from forge.errors import DatabaseError, SchemaError
 from forge.storage.contract import SchemaState
@@ -40,7 +41,10 @@ def migrate(db: Database) -> list[tuple[int, str]]:
                 return _apply(conn, db.schema)
         except psycopg.Error as e:
             reason = str(e).strip().partition("\n")[0]
-            raise DatabaseError(f"the migration failed and has changed nothing: {reason}") from e
+            fix = ""
+            if isinstance(e, errors.InsufficientPrivilege):
+                fix = f"; have the database's owner run: create schema {db.schema} authorization {conn.info.user}"
+            raise DatabaseError(f"the migration failed and has changed nothing: {reason}{fix}") from e
 
 
 def _apply(conn: Connection, schema: str) -> list[tuple[int, str]]:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 from urllib.parse import parse_qsl
 
+from forge.config import mask
 from forge.errors import ConfigError, DatabaseError, ForgeError, SchemaError, UsageError
 from forge.storage.sqlite.drivers import DRIVERS, ERRORS, Connection, DriverName, code_of
 from forge.storage.statements import load_queries
@@ -44,16 +45,18 @@ def parse_url(url: str) -> tuple[str, DriverName]:
     path, _, query = rest.partition("?")
     if rest == url or not path or path.startswith(":memory:"):
         raise ConfigError(
-            f"{url}: forge needs a file that processes can share; use sqlite:///forge.db or sqlite:////absolute/path.db"
+            f"{mask(url)}: forge needs a file that processes can share; use sqlite:///forge.db or sqlite:////absolute/path.db"
         )
     options = dict(parse_qsl(query, keep_blank_values=True))
     driver = options.pop("driver", "apsw")
     if options:
-        raise ConfigError(f"{url}: no option {next(iter(options))!r}; the only one is driver=apsw or driver=sqlite3")
+        raise ConfigError(
+            f"{mask(url)}: no option {next(iter(options))!r}; the only one is driver=apsw or driver=sqlite3"
+        )
     for known in DRIVERS:
         if driver == known:
             return os.path.abspath(path), known
-    raise ConfigError(f"{url}: no driver {driver!r}; use driver=apsw (the default) or driver=sqlite3")
+    raise ConfigError(f"{mask(url)}: no driver {driver!r}; use driver=apsw (the default) or driver=sqlite3")
 
 
 _ADVICE: dict[DriverName, str] = {

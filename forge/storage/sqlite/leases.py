@@ -38,6 +38,7 @@ class SqliteLeases(Leases):
         params = {"key": holder.key, "pod": holder.pod, "host": holder.host, "pid": holder.pid}
         with self._writing() as (conn, now):
             until = rows.after(now, ttl)
+            conn.rows(self._sql.restore_lease.sql, {"now": now})
             taken = conn.rows(self._sql.acquire_lease.sql, {**params, "now": now, "until": until})
             if taken:
                 return Answer(taken[0][0], ttl)

@@ -697,6 +697,11 @@ with taken as (
 )
 select (select term from taken), extract(epoch from until - now())::float8 from forge.leader
 
+-- The row again, if somebody has emptied the table. Terms must not come twice, and the last one is not known any more:
+-- the seconds since 1970 are more than there ever were.
+-- name: restore_lease
+insert into forge.leader (term) values (extract(epoch from now())::bigint) on conflict do nothing
+
 -- name: renew_lease
 update forge.leader set pod = :pod::int, renewed_at = now(), until = now() + make_interval(secs => :ttl::float8)
  where term = :term::bigint and holder = :key

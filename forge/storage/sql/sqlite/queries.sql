@@ -365,6 +365,11 @@ update forge_leader set term = term + 1, holder = :key, pod = :pod, host = :host
     or (pod is not null and not exists (select 1 from forge_pod p where p.id = forge_leader.pod))
 returning term
 
+-- The row again, if somebody has emptied the table. Terms must not come twice, and the last one is not known any more:
+-- the seconds since 1970 are more than there ever were.
+-- name: restore_lease
+insert or ignore into leader (one, term) values (1, :now / 1000000)
+
 -- name: lease_until
 select until from forge_leader
 

@@ -29,6 +29,7 @@ from uuid import UUID
 import orjson
 
 from forge import fastpath
+from forge.config import LARGEST_PAYLOAD
 from forge.job import (
     Cancelled,
     Claim,
@@ -58,7 +59,9 @@ __all__ = [
     "within_limit",
 ]
 
-MAX_LINE = 16 * 1024 * 1024  # bytes; a payload is 1 MiB at most unless configured, a traceback much less
+# Bytes of a line: the largest payload that can be configured, and what is around it. That is a few names and numbers in
+# a job, and in a job to be enqueued its key and tags too; a result has no more, and a traceback much less.
+MAX_LINE = LARGEST_PAYLOAD + 1024 * 1024
 
 _STATUS: dict[type[Outcome], str] = {
     Done: "ok",

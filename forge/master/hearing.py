@@ -17,7 +17,7 @@ from forge.master.meter import Meter
 from forge.master.questions import Desk
 from forge.master.slots import Slot
 from forge.master.stopping import ended_late
-from forge.master.writing import Writer
+from forge.master.writing import Writer, without_payload
 from forge.protocol import ending_of
 
 __all__ = ["Hearing"]
@@ -38,7 +38,7 @@ class Hearing:
             heard = slot.receive(now, times, self._meter.ahead)
             if heard.done:
                 lane.note_all(len(heard.done), heard.total, heard.longest)
-                self._writer.done(heard.done)
+                self._writer.done([without_payload(e) for e in heard.done] if lane.heavy else heard.done)
             for line in heard.lines:
                 message = orjson.loads(line)
                 if "status" in message:

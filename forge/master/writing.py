@@ -20,10 +20,12 @@ from forge.master.telling import counted, log
 from forge.storage import Storage
 from forge.storage.contract import Fates
 
-__all__ = ["MOST_UNWRITTEN", "Batch", "Writer"]
+__all__ = ["MOST_UNWRITTEN", "Batch", "Writer", "without_payload"]
 
 TRIES = 3  # a refusal may pass: a lone ending is tried this often before it is taken for the culprit
-MOST_UNWRITTEN = 6000  # endings
+MOST_UNWRITTEN = 6000  # endings,
+MOST_UNWRITTEN_BYTES = 32 * 1024 * 1024  # and of what is to be stored with them
+LIGHT = 1024  # bytes: a payload of more is let go of when its job has ended
 PAUSE = 60.0  # seconds until a job whose result cannot be stored is tried again
 
 
@@ -93,7 +95,9 @@ class Writer:
         self._courier = Courier("finalize", post, patient=True)
         self._endings: list[Ending] = []
         self._due: set[tuple[str, float]] = set()  # queues, and the seconds after which a job of theirs may run again
+        self._bytes = 0  # of the results and follow-up jobs of those
         self._under_way = 0
+        self._bytes_under_way = 0
         self.on_written: Callable[[], None] = lambda: None  # called when some are in the database
 
     def start(self) -> None:
@@ -109,7 +113,7 @@ class Writer:
     def behind(self) -> bool:
         """So many wait to be written that no more jobs should be claimed: else they pile up where writing is slower
         than running (11,000 were seen, and 60 MB after three million jobs)."""
-        return self.unwritten > MOST_UNWRITTEN
+        return self.unwritten > MOST_UNWRITTEN or self._bytes + self._bytes_under_way > MOST_UNWRITTEN_BYTES
 
     def done(self, endings: list[Ending]) -> None:
         """These of one queue have ended well, with nothing to keep."""
@@ -119,7 +123,9 @@ class Writer:
 
     def end(self, ending: Ending) -> None:
         """A job has ended."""
-        self._endings.append(ending)
+        self._endings.append(without_payload(ending) if len(ending.claim.payload) > LIGHT else ending)
+        if ending.result is not None or ending.children:
+            self._bytes += len(ending.result or b"") + sum(len(job.payload) for job in ending.children)
         claim, outcome = ending.claim, ending.outcome
         if type(outcome) is Done:
             self._done[claim.queue] = self._done.get(claim.queue, 0) + 1
@@ -138,6 +144,7 @@ class Writer:
     def forget(self) -> None:
         """They are somebody else's now."""
         self._endings.clear()
+        self._bytes = 0
         self._done.clear()
         self._due.clear()
 
@@ -147,7 +154,7 @@ class Writer:
             endings, self._endings = self._endings, []
             due, self._due = self._due, set()
             done, self._done = self._done, {}
-            self._under_way = len(endings)
+            self._under_way, self._bytes_under_way, self._bytes = len(endings), self._bytes, 0
             batch = Batch(self._storage, endings, max_crashes, self._meter)
             self._courier.send(batch, lambda stale, error: self._written(batch, done, due, stale, error))
 
@@ -159,7 +166,7 @@ class Writer:
         stale: Sequence[Ending] | None,
         error: str | None,
     ) -> None:
-        self._under_way = 0
+        self._under_way = self._bytes_under_way = 0
         if error is not None:
             log(f"results could not be written: {error}", level=logging.ERROR)
         else:
@@ -178,6 +185,11 @@ class Writer:
                 f"{counted(len(stale), 'job')} had been taken away from here ({which}); endings dropped",
                 level=logging.WARNING,
             )
+
+
+def without_payload(ending: Ending) -> Ending:
+    """Nobody needs it any more, and thousands of endings may wait to be written."""
+    return ending._replace(claim=ending.claim._replace(payload=b""))
 
 
 def _due_in(ending: Ending) -> float | None:

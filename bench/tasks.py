@@ -6,6 +6,7 @@ processes never race for one.
 
 from __future__ import annotations
 
+import asyncio
 import mmap
 import os
 import signal
@@ -44,6 +45,13 @@ def timed(_ctx: Context, payload: Any) -> None:
 def nap(_ctx: Context, payload: Any) -> None:
     """The same as `noop`, after a wait of 2 ms: a job that waits for somebody else."""
     time.sleep(0.002)
+    ran[payload["i"]] += 1
+
+
+@app.handler("brief")
+async def brief(_ctx: Context, payload: Any) -> None:
+    """The same on an event loop, after a wait of 1 ms."""
+    await asyncio.sleep(0.001)
     ran[payload["i"]] += 1
 
 

@@ -31,6 +31,7 @@ import orjson
 
 from forge import fastpath
 from forge.codec import MAX_DEPTH, as_seconds, as_text, check_job, clean_text
+from forge.config import LARGEST_PAYLOAD
 from forge.job import (
     Cancelled,
     Claim,
@@ -63,7 +64,9 @@ __all__ = [
     "within_limit",
 ]
 
-MAX_LINE = 16 * 1024 * 1024  # bytes; a payload is 1 MiB at most unless configured, a traceback much less
+# Bytes of a line: the largest payload that can be configured, and what is around it. That is a few names and numbers in
+# a job, and in a job to be enqueued its key and tags too; a result has no more, and a traceback much less.
+MAX_LINE = LARGEST_PAYLOAD + 1024 * 1024
 # Replies that a worker keeps to itself at most. So of the jobs in a dead worker's hands no more than these, and the one
 # after them, can have been started.
 MOST_UNANSWERED = 500

@@ -20,7 +20,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-BYTES = 'a whole number of bytes from 1 to 536870912, or text such as "64MB"'
+BYTES = 'a whole number of bytes from 1 to 15728640, or text such as "10MB"'
 NAME_WITH_COMMA = (
     "forge.toml:1: a name under queues must be 1 to 255 characters without comma or control character, not 'a,b'"
 )

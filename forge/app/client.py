@@ -19,6 +19,7 @@ from forge.app.schedules import ScheduleOptions, Schedules
 from forge.app.signature import takes_context
 from forge.app.tasks import AsyncTask, SyncTask, Task, TaskDecorator, TaskOptions, Unannotated, fields_for
 from forge.codec import check_name, encode_payload
+from forge.config import LARGEST_PAYLOAD
 from forge.errors import ConfigError, UsageError
 from forge.fastpath import uuid7
 from forge.job import Deduped, Job, JobFilter, NewJob, Receipt, Status
@@ -52,8 +53,10 @@ class Forge:
         router: Router | None = None,
         max_payload: int | None = None,
     ) -> None:
-        if max_payload is not None and (type(max_payload) is not int or max_payload < 1):
-            raise ConfigError(f"max_payload must be a whole number of bytes above 0, not {max_payload!r}")
+        if max_payload is not None and (type(max_payload) is not int or not 1 <= max_payload <= LARGEST_PAYLOAD):
+            raise ConfigError(
+                f"max_payload must be a whole number of bytes from 1 to {LARGEST_PAYLOAD}, not {max_payload!r}"
+            )
         self._opening = Opening(database, schema)
         self._max_payload = max_payload
         self._registry = Registry()

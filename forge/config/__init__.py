@@ -10,6 +10,7 @@ from __future__ import annotations
 from forge.config.checks import suggest
 from forge.config.masking import mask, scrub, well_formed
 from forge.config.model import (
+    LARGEST_PAYLOAD,
     MAX_PAYLOAD,
     QUEUE_KEYS,
     CommandConfig,
@@ -27,6 +28,7 @@ from forge.config.reading import database_url, find, load
 from forge.config.showing import Shown, shown
 
 __all__ = [
+    "LARGEST_PAYLOAD",
     "MAX_PAYLOAD",
     "QUEUE_KEYS",
     "CommandConfig",

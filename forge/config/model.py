@@ -18,6 +18,7 @@ from forge.errors import ConfigError
 from forge.job import QueueSettings
 
 __all__ = [
+    "LARGEST_PAYLOAD",
     "MAX_PAYLOAD",
     "QUEUE_KEYS",
     "CommandConfig",
@@ -34,6 +35,7 @@ __all__ = [
 
 DEFAULT_DATABASE = "sqlite:///forge.db"
 MAX_PAYLOAD = 1024 * 1024  # bytes of JSON text
+LARGEST_PAYLOAD = 15 * 1024 * 1024  # that `max_payload` can allow: see forge.protocol, whose lines follow from it
 DAY = 86_400
 WEEK = 7 * DAY
 
@@ -224,7 +226,7 @@ class Config(Section):
         example='["tasks"]',
         check=checks.names,
     )
-    max_payload: int = setting(MAX_PAYLOAD, "JSON that a payload may have", low=1, high=2**29, unit="bytes")
+    max_payload: int = setting(MAX_PAYLOAD, "JSON that a payload may have", low=1, high=LARGEST_PAYLOAD, unit="bytes")
     shutdown_timeout: float = setting(
         25.0, "how long running jobs may take to end when the pod stops", low=0, high=DAY, unit="seconds"
     )

@@ -152,4 +152,4 @@ def _number_wanted(slot: Slot) -> str:
         words += (
             f" from {about.low:.12g} to {about.high:.12g}" if about.high is not None else f", {about.low:.12g} or more"
         )
-    return f'{words}, or text such as "64MB"' if about.unit == "bytes" else words
+    return f'{words}, or text such as "10MB"' if about.unit == "bytes" else words

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from forge.config import suggest
-from forge.job import Claim, Ending, Released
+from forge.config import LARGEST_PAYLOAD, suggest
+from forge.job import Claim, Dead, Ending, Released
 from forge.master.budgets import Budgets
 from forge.master.couriers import Courier, Post
 from forge.master.lanes import Lane
@@ -21,6 +21,7 @@ from forge.master.writing import Writer
 from forge.storage import Storage
 from forge.storage.contract import Incarnation
 from forge.storage.lines import Taken, Turns, claim_in_turn
+from forge.storage.low_water import MOST_BYTES, full, payload_bytes
 
 __all__ = ["Claimer"]
 
@@ -29,6 +30,10 @@ T = TypeVar("T")
 # How long a job of a kind that nobody here knows stays away: so that in a rolling deploy a pod that does know it comes
 # by, and a backlog of such jobs does not come back all at once.
 UNKNOWN_KIND_PAUSE = (5.0, 60.0)
+# Bytes of payloads that a pod holds at a time, if some are large, but a claim's worth for each queue. They are there up
+# to three times: claimed, waiting to be sent, and being sent.
+MOST_HELD = 32 * 1024 * 1024
+LEAST_BYTES = 4 * 1024 * 1024  # a claim for less waits until more jobs have ended
 TOKENS_AGAIN = 1.0  # seconds after which jobs that wait for tokens are looked at, if nobody says that some have come
 
 
@@ -56,6 +61,7 @@ class Claimer:
         self.stopping = False  # what still comes goes back
         self.claimed = 0  # claims that have come in
         self._looking = False
+        self._heavy: set[Lane] = set()  # lanes that hold large payloads
         # Somebody who keeps the jobs that are not for workers, and answers with the others.
         self.take: Callable[[Sequence[Claim]], Sequence[Claim]] = lambda claims: claims
 
@@ -74,15 +80,30 @@ class Claimer:
             lane.turns = Turns()
             lane.wake()
         n = lane.wanted(now)
-        if n > 0 and lane.turns is not None:
-            self._claim_in_turn(lane, lane.turns, n, now)
-        elif n > 0:
+        if n > 0 and (most_bytes := self._most_bytes(lane, now)) > 0:
+            n = min(n, lane.most_of(most_bytes))
+            if lane.turns is not None:
+                self._claim_in_turn(lane, lane.turns, n, most_bytes, now)
+                return
             lane.begin(now)
             who, queue, water = self._presence.who, lane.queue, lane.low_water
             self.courier.send(
-                self._timed(lambda: self._storage.claim(who, queue, n, water)),
-                lambda claims, error: self._came(lane, n, who, claims or [], error),
+                self._timed(lambda: self._storage.claim(who, queue, n, water, most_bytes)),
+                lambda claims, error: self._came(lane, n, most_bytes, who, claims or [], error),
             )
+
+    def _most_bytes(self, lane: Lane, now: float) -> int:
+        """Bytes that the payloads of a claim may have; 0: none now. Queues with large ones share what a pod holds at a
+        time; the others do not feel it."""
+        if lane not in self._heavy:
+            return MOST_BYTES
+        self._heavy = {each for each in self._heavy if each.weight(now)}
+        share = max(MOST_HELD // max(len(self._heavy), 1), MOST_BYTES)
+        left = min(MOST_BYTES, share - lane.weight(now))
+        if left < LEAST_BYTES:
+            lane.full()
+            return 0
+        return left
 
     def look(self, queues: Sequence[str]) -> None:
         """Whether a job is due, or when one will be: one statement for all queues that could take one. It takes its
@@ -117,7 +138,7 @@ class Claimer:
         self.claimed += len(claims)
         self._writer.release(claims)
 
-    def _claim_in_turn(self, lane: Lane, turns: Turns, n: int, now: float) -> None:
+    def _claim_in_turn(self, lane: Lane, turns: Turns, n: int, most_bytes: int, now: float) -> None:
         """The same where some jobs are in lines: with tokens for those that want some, as far as is known."""
         if lane.is_due(now):
             turns.start_over()
@@ -130,13 +151,13 @@ class Claimer:
             for scope, tokens in allowed.items():
                 if tokens:  # said also if all were needed: only then do they count as spent
                     self._budgets.give_back(scope, tokens - taken.spent.get(scope, 0))
-            self._came(lane, n, who, taken.claims, error, taken.more)
+            self._came(lane, n, most_bytes, who, taken.claims, error, taken.more)
             if error is None and not turns.scopes <= allowed.keys():
                 lane.wake()  # with tokens of a budget that it has just heard of
             elif turns.closed and turns.scopes:
                 lane.due_in(TOKENS_AGAIN, time.monotonic())
 
-        errand = self._timed(lambda: claim_in_turn(self._storage, who, queue, n, water, turns, allowed))
+        errand = self._timed(lambda: claim_in_turn(self._storage, who, queue, n, water, turns, allowed, most_bytes))
         self.courier.send(errand, came)
 
     def _timed(self, errand: Callable[[], T]) -> Callable[[], T]:
@@ -161,7 +182,14 @@ class Claimer:
                 lane.wake()
 
     def _came(
-        self, lane: Lane, asked: int, who: Incarnation, claims: Sequence[Claim], error: str | None, more: bool = False
+        self,
+        lane: Lane,
+        asked: int,
+        most_bytes: int,
+        who: Incarnation,
+        claims: Sequence[Claim],
+        error: str | None,
+        more: bool = False,
     ) -> None:
         now = time.monotonic()
         self.claimed += len(claims)
@@ -170,12 +198,24 @@ class Claimer:
             self._presence.outage(error)
         else:
             self._presence.is_back()
-        found = max(len(claims), asked if more else 0)
+        found = asked if more or full(claims, asked, most_bytes) else len(claims)
         # Back at once if the pod was reaped meanwhile (nobody would know that they are ours) or is about to go.
         if who is not self._presence.who or self.stopping or lane.closing:
             self._writer.release(claims)
             claims = []
-        lane.claimed(self._known(self.take(lane.capped(claims)), now), asked, found)
+        lane.claimed(self._known(self.take(lane.capped(self._sendable(claims))), now), asked, found)
+        if lane.weight(now):
+            self._heavy.add(lane)
+
+    def _sendable(self, claims: Sequence[Claim]) -> Sequence[Claim]:
+        """But for those whose payload is too long for a worker, whoever has stored it. It would not survive that."""
+        if payload_bytes(claims) <= LARGEST_PAYLOAD:
+            return claims
+        for claim in claims:
+            if (size := len(claim.payload)) > LARGEST_PAYLOAD:
+                why = f"the payload has {size:,} bytes, and no worker is sent more than {LARGEST_PAYLOAD:,}"
+                self._writer.end(Ending(claim, Dead(why)))
+        return [claim for claim in claims if len(claim.payload) <= LARGEST_PAYLOAD]
 
     def _known(self, claims: Sequence[Claim], now: float) -> Sequence[Claim]:
         """Those of a kind that somebody here can run. The others go back untouched: another pod may know them, or the

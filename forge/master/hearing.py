@@ -18,7 +18,7 @@ from forge.master.questions import Desk
 from forge.master.slots import Slot, Stop
 from forge.master.stopping import ended_late, timed_out
 from forge.master.telling import a_bug
-from forge.master.writing import Writer
+from forge.master.writing import Writer, without_payload
 from forge.protocol import ProtocolError, ending_of, seconds_taken
 
 __all__ = ["Hearing"]
@@ -41,7 +41,7 @@ class Hearing:
             heard = slot.receive(now, times, self._meter.ahead)
             if heard.done:
                 lane.note_all(len(heard.done), heard.total, heard.longest)
-                self._writer.done(heard.done)
+                self._writer.done([without_payload(e) for e in heard.done] if lane.heavy else heard.done)
             for line in heard.lines:
                 message = message_of(line)
                 if "status" in message:

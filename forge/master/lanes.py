@@ -17,6 +17,7 @@ from forge.master.slots import Slot
 from forge.master.suspects import Suspects, ZygoteDeaths
 from forge.storage.contract import LowWater
 from forge.storage.lines import Turns
+from forge.storage.low_water import payload_bytes
 
 __all__ = ["Lane", "arrange"]
 
@@ -27,6 +28,9 @@ STOCK = 0.01
 # backlog of no-ops took 9 % longer.
 MOST_AHEAD = 3000
 BYTES_AHEAD = 16 * 1024 * 1024  # of payloads: a thousand of the largest would be a gigabyte in each worker
+# Jobs whose payloads have no more bytes than this on average are counted and not weighed: 6000 of them have 6 MB.
+LIGHT = 1024
+WEIGH_EVERY = 2e-5  # seconds for each job held, between two weighings: they take a fiftieth of the time
 BATCH = 3000  # jobs claimed at once at most
 RECALL_AFTER = 0.05  # seconds that jobs sent ahead wait for the one that runs, while another worker is idle
 # A queue is claimed from when something says that there are jobs: a wake-up, or the look at all queues that is made
@@ -60,7 +64,11 @@ class Lane:
         self._look_at = 0.0  # monotonic: claim again then, woken or not
         self._held_until = 0.0  # monotonic: claim nothing before
         self._pace = Pace()
-        self._large = 0  # bytes of the larger payloads that came of late
+        self.taken_bytes = 0  # of the payloads of the jobs that programs have
+        self._average = 0  # bytes of the payloads that came of late
+        self.heavy = False  # some of the jobs held may have a large payload
+        self._weight = 0  # bytes of those that are held, when they were weighed last, and of those that came since
+        self._weighed_at = 0.0  # monotonic
         self.limit = settings.max_workers  # workers that the cluster lets this pod have
         self.offset = 0  # more or fewer than that, by an operator's word to this pod
         self._scaler = Scaler(settings.min_workers or 0)
@@ -153,7 +161,7 @@ class Lane:
 
     def _worth(self, seconds: float) -> float:
         """Jobs that a place runs in this time, as far as is known, and no more than are good to hold."""
-        return min(self._pace.jobs_in(seconds), MOST_AHEAD, BYTES_AHEAD / max(self._large, 1))
+        return min(self._pace.jobs_in(seconds), MOST_AHEAD, BYTES_AHEAD / max(self._average, 1))
 
     def _room_of(self, slot: Slot, window: int) -> int:
         """Threads and event loops take as many as they run; a process takes some ahead."""
@@ -226,12 +234,38 @@ class Lane:
         """What it brought: `found` jobs, of which these are for workers."""
         self.claiming = False
         self.take_in(claims)
-        self._large = max([self._large // 2, *(len(claim.payload) for claim in claims[::20])])
+        size = payload_bytes(claims)
+        self._average = max(self._average // 2, size // max(len(claims), 1))
+        self.heavy = self.heavy or size > LIGHT * (len(claims) + 16)
+        self._weight += size
         self.busy = found >= asked
 
     def take_in(self, claims: Sequence[Claim]) -> None:
         """Jobs for workers: the end of the line, but who has died alone before goes to the suspects."""
         self.waiting.extend(self.suspects.sift(claims))
+
+    def full(self) -> None:
+        """It may claim nothing until jobs have ended."""
+        self.room = 0
+
+    def most_of(self, size: int) -> int:
+        """Jobs that have so many bytes, by what came of late; one at least."""
+        return max(1, size // max(self._average, 1))
+
+    def weight(self, now: float) -> int:
+        """Bytes of the payloads of the jobs that it holds; 0 if all are small."""
+        if not self.heavy:
+            return 0
+        lines = self.waiting, self.suspects.waiting
+        held = sum(map(len, lines)) + sum(len(slot.in_hand) for slot in self.all_slots())
+        if now >= self._weighed_at + held * WEIGH_EVERY:
+            self._weighed_at = now
+            self._weight = sum(map(payload_bytes, lines)) + self.taken_bytes
+            self._weight += sum(
+                payload_bytes([claim for claim, _ in slot.in_hand.values()]) for slot in self.all_slots()
+            )
+            self.heavy = self._weight > LIGHT * (held + self.taken + 16)
+        return self._weight
 
     def next_look(self) -> float | None:
         """When it wants to claim again, monotonic; None: when something else has happened."""

@@ -31,6 +31,7 @@ class Places:
         # Told of each job that was started: since when (monotonic), and for how long it ran.
         self.ran: Callable[[Claim, float, float], None] = lambda *_: None
         self.taken: Counter[str] = Counter()  # by queue: all of them
+        self.bytes: Counter[str] = Counter()  # of their payloads
         self.running: Counter[str] = Counter()
         self.blocked: Counter[str] = Counter()  # could run, if their queue had a place
         self._started: dict[UUID, float] = {}  # since when they run, monotonic
@@ -39,6 +40,7 @@ class Places:
     def take(self, claim: Claim) -> None:
         """It is here now."""
         self.taken[claim.queue] += 1
+        self.bytes[claim.queue] += len(claim.payload)
 
     def start(self, claim: Claim) -> bool:
         """Take a place for it; False if there is none, and then workers leave the next one free."""
@@ -73,6 +75,7 @@ class Places:
             self.ran(ending.claim, since, seconds)
         self.put_back(ending.claim)
         self.taken[ending.claim.queue] -= 1
+        self.bytes[ending.claim.queue] -= len(ending.claim.payload)
         self._finish(ending)
 
     def more(self, queue: str, places: int) -> int:
@@ -91,6 +94,6 @@ class Places:
 
     def forget(self) -> None:
         """They are not ours any more."""
-        for counter in (self.taken, self.running, self.blocked):
+        for counter in (self.taken, self.bytes, self.running, self.blocked):
             counter.clear()
         self._started.clear()

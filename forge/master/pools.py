@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from forge import fastpath
-from forge.codec import encode_payload
+from forge.codec import MAX_PAYLOAD, encode_payload
 from forge.config import PoolConfig
 from forge.errors import InvalidJob
 from forge.job import Cancelled, Claim, Done, Ending, Failed, Outcome, Released
@@ -24,7 +24,9 @@ from forge.retry import DEFAULT_BACKOFF
 
 __all__ = ["Child", "Pool", "failed", "unstarted"]
 
-MAX_REPLY = 1024 * 1024 + 65_536  # bytes of a line: the largest result there can be, and what is around it
+# Bytes of a line: the largest result there can be, and what is around it. A child may write any of its characters as
+# \\u and four digits, which is six bytes for one.
+MAX_REPLY = 6 * MAX_PAYLOAD + 65_536
 END_KNOWN_WITHIN = 0.25  # seconds after a child closed a pipe until it is asked no longer how it ended
 LEAVE_WITHIN = 2.0  # seconds after its stdin was closed
 SETTLED = 1.0  # seconds: a child as old as this has been started for certain

@@ -191,7 +191,7 @@ class Master:
             self.presence.holding = self.presence.holding or self.programs.in_hand > 0
             for lane in self.lanes.values():
                 lane.outside, lane.taken = places.outside(lane.queue), places.taken[lane.queue]
-                lane.more = places.more(lane.queue, lane.places)
+                lane.more, lane.taken_bytes = places.more(lane.queue, lane.places), places.bytes[lane.queue]
 
     def _free_places(self, queue: str) -> int:
         lane = self.lanes.get(queue)

@@ -22,9 +22,11 @@ from forge.master.presence import Presence
 from forge.master.telling import Sometimes, counted, log
 from forge.storage import Storage
 
-__all__ = ["MOST_UNWRITTEN", "Writer"]
+__all__ = ["MOST_UNWRITTEN", "Writer", "without_payload"]
 
-MOST_UNWRITTEN = 6000  # endings
+MOST_UNWRITTEN = 6000  # endings,
+MOST_UNWRITTEN_BYTES = 32 * 1024 * 1024  # and of what is to be stored with them
+LIGHT = 1024  # bytes: a payload of more is let go of when its job has ended
 TELL_EVERY = 60.0  # seconds between two lines that say that endings still wait
 
 
@@ -48,6 +50,8 @@ class Writer:
         self._endings: list[Ending] = []
         self._apart: list[Apart] = []
         self._due: set[tuple[str, float]] = set()  # queues, and the seconds after which a job of theirs may run again
+        self._bytes = 0  # of the results and follow-up jobs of those that are not under way
+        self._bytes_under_way = 0
         self._batch: list[Ending] = []  # on its way
         self._sent_at = 0.0  # monotonic
         self._sometimes = Sometimes(TELL_EVERY)
@@ -77,7 +81,7 @@ class Writer:
     def behind(self) -> bool:
         """So many wait to be written that no more jobs should be claimed: else they pile up where writing is slower
         than running (11,000 were seen, and 60 MB after three million jobs)."""
-        return self.unwritten > MOST_UNWRITTEN
+        return self.unwritten > MOST_UNWRITTEN or self._bytes + self._bytes_under_way > MOST_UNWRITTEN_BYTES
 
     def held(self) -> Iterator[Claim]:
         """The claims that it is to end."""
@@ -98,7 +102,9 @@ class Writer:
         """A job has ended."""
         if failpoints.ARMED and failpoints.hit("forget_ending"):
             return
-        self._endings.append(ending)
+        self._endings.append(without_payload(ending) if len(ending.claim.payload) > LIGHT else ending)
+        if ending.result is not None or ending.children:
+            self._bytes += len(ending.result or b"") + sum(len(job.payload) for job in ending.children)
         claim, outcome = ending.claim, ending.outcome
         if type(outcome) is Done:
             self._done[claim.queue] = self._done.get(claim.queue, 0) + 1
@@ -118,6 +124,7 @@ class Writer:
         """They are somebody else's now."""
         self._endings.clear()
         self._apart.clear()
+        self._bytes = 0
         self._done.clear()
         self._due.clear()
 
@@ -137,6 +144,7 @@ class Writer:
                 if type(each.ending.outcome) is Done:
                     done[each.ending.claim.queue] = done.get(each.ending.claim.queue, 0) + 1
             self._batch = [*endings, *(each.ending for each in again)] if again else endings
+            self._bytes_under_way, self._bytes = self._bytes, 0
             self._sent_at = time.monotonic()
             batch = Batch(self._storage, endings, max_crashes, self._meter, again)
             self._courier.send(batch, lambda _, error: self._written(batch, again, done, due, error))
@@ -173,7 +181,7 @@ class Writer:
         apart = [each.ending for each in batch.apart]
         ended = len(self._batch) - len(batch.left) - len(apart)
         self.ended += ended
-        self._batch = []
+        self._batch, self._bytes_under_way = [], 0
         if error is not None:  # a patient courier has none; but whatever happens, no ending is forgotten
             log(f"results could not be written: {error}", level=logging.ERROR)
             self._endings[:0] = batch.left
@@ -254,6 +262,11 @@ def _tell_death(ending: Ending) -> None:
     assert isinstance(outcome, (Dead, Released))
     crashed = isinstance(outcome, Released) and outcome.crashed
     _tell(ending, "is dead, its worker died with it too often" if crashed else "is dead", outcome.message)
+
+
+def without_payload(ending: Ending) -> Ending:
+    """Nobody needs it any more, and thousands of endings may wait to be written."""
+    return ending._replace(claim=ending.claim._replace(payload=b""))
 
 
 def _due_in(ending: Ending) -> float | None:

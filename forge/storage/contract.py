@@ -22,7 +22,7 @@ from forge.storage.budgets import Budgets
 from forge.storage.leases import Leases
 from forge.storage.lines import Lines
 from forge.storage.listener import Listener
-from forge.storage.low_water import LowWater
+from forge.storage.low_water import MOST_BYTES, LowWater
 from forge.storage.metrics import Metrics
 from forge.storage.notes import Note
 from forge.storage.schedules import Schedules
@@ -191,8 +191,16 @@ class Storage(abc.ABC):
     # -- claiming and ending -----------------------------------------------------------------------------------
 
     @abc.abstractmethod
-    def claim(self, who: Incarnation, queue: str, n: int, low_water: LowWater | None = None) -> list[Claim]:
-        """Claim up to n due plain jobs by (priority, run_at, id); none while the queue is paused or cooling down."""
+    def claim(
+        self,
+        who: Incarnation,
+        queue: str,
+        n: int,
+        low_water: LowWater | None = None,
+        most_bytes: int = MOST_BYTES,
+    ) -> list[Claim]:
+        """Claim up to n due plain jobs by (priority, run_at, id); none while the queue is paused or cooling down. The
+        last one is that with which their payloads come to `most_bytes`: see `full`."""
 
     def offer(self, who: Incarnation, token: int, queue: str, channel: str, beat_within: float) -> bool:  # noqa: ARG002
         """Offer to take the next job of a queue: if it is enqueued by itself and due at once, the statement that stores

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from forge.errors import DatabaseError
 from forge.job import Claim
-from forge.storage.low_water import LowWater
+from forge.storage.low_water import MOST_BYTES, LowWater, full, payload_bytes
 
 if TYPE_CHECKING:
     from forge.storage.contract import Incarnation, Storage
@@ -101,26 +101,34 @@ class Lines(abc.ABC):
     """A storage's verbs about lines: `storage.lines`."""
 
     def claim(
-        self, who: Incarnation, queue: str, n: int, turns: Turns | None = None, allowed: Mapping[str, int] | None = None
+        self,
+        who: Incarnation,
+        queue: str,
+        n: int,
+        turns: Turns | None = None,
+        allowed: Mapping[str, int] | None = None,
+        most_bytes: int = MOST_BYTES,
     ) -> Taken:
         """Claim up to n due jobs of a queue's lines, each line its share, in order (priority, run_at, id) within each.
 
         Lines with a budget get as many as `allowed` has tokens for, and none of a budget that it does not name; without
-        it budgets are not heeded. None while the queue is paused or cooling down."""
+        it budgets are not heeded. None while the queue is paused or cooling down. `most_bytes` is as in
+        `Storage.claim`."""
         turns = turns if turns is not None else Turns()
         left = None if allowed is None else dict(allowed)
         found = Taken([], {}, True)
         turns.closed, turns.seen = False, 1
         for _ in range(ROUNDS):
             try:
-                turn = self._turn(who, queue, n - len(found.claims), (turns.after, turns.origin), left)
+                room = (n - len(found.claims), most_bytes - payload_bytes(found.claims))
+                turn = self._turn(who, queue, *room, (turns.after, turns.origin), left)
             except DatabaseError:
                 if found.claims:  # they are ours: whoever asks next will hear of it
                     return found
                 raise
             found.add(turn, left)
             turns.note(turn)
-            if len(found.claims) >= n:
+            if full(found.claims, n, most_bytes):
                 return found
             if turn.around and not turn.hungry:
                 return found._replace(more=False)
@@ -132,7 +140,13 @@ class Lines(abc.ABC):
 
     @abc.abstractmethod
     def _turn(
-        self, who: Incarnation, queue: str, n: int, way: tuple[Place, Place], allowed: Mapping[str, int] | None
+        self,
+        who: Incarnation,
+        queue: str,
+        n: int,
+        most_bytes: int,
+        way: tuple[Place, Place],
+        allowed: Mapping[str, int] | None,
     ) -> Turn:
         """One walk of at most `steps_for(n)` steps, in a transaction of its own: from behind one place to the other,
         past the end of all lines if that is before; once around if they are the same."""
@@ -151,20 +165,27 @@ def claim_in_turn(
     water: LowWater,
     turns: Turns,
     allowed: Mapping[str, int] | None = None,
+    most_bytes: int = MOST_BYTES,
 ) -> Taken:
     """Claim up to n due jobs of a queue, plain ones and those of its lines: plain ones get the share of one line first,
-    and at the end what the lines leave."""
-    first = turns.plain_share(n)
-    found = storage.claim(who, queue, first, water) if first else []
+    and at the end what the lines leave. Of bytes the plain ones get half first."""
+    first, half = turns.plain_share(n), -(-most_bytes // 2)
+    found = storage.claim(who, queue, first, water, half) if first else []
     turns.plain_got(first, len(found))
-    dry, taken = len(found) < first, Taken([], {}, True)
+    dry, taken = not full(found, first, half), Taken([], {}, True)
+
+    def room() -> tuple[int, int]:
+        return n - len(found), most_bytes - payload_bytes(found)
+
     try:
-        if len(found) < n:
-            taken = storage.lines.claim(who, queue, n - len(found), turns, allowed)
+        if not full(found, n, most_bytes):
+            left, bytes_left = room()
+            taken = storage.lines.claim(who, queue, left, turns, allowed, bytes_left)
             found += taken.claims
-        if len(found) < n and not dry:
-            found += storage.claim(who, queue, n - len(found), water)
+        if not full(found, n, most_bytes) and not dry:
+            left, bytes_left = room()
+            found += storage.claim(who, queue, left, water, bytes_left)
     except DatabaseError:
         if not found:  # else they are ours: whoever asks next will hear of it
             raise
-    return Taken(found, taken.spent, taken.more or len(found) >= n)
+    return Taken(found, taken.spent, taken.more or full(found, n, most_bytes))

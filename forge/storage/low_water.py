@@ -4,18 +4,33 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
 from forge.errors import ForgeError
 from forge.job import Claim
 
-__all__ = ["LowWater", "Marks", "scan"]
+__all__ = ["MOST_BYTES", "LowWater", "Marks", "full", "payload_bytes", "scan"]
+
+MOST_BYTES = 8 * 1024 * 1024  # of payloads in one claim: they are in memory three times when it comes
 
 Marks = Mapping[int, tuple[Any, UUID]]  # by priority, the (run_at, id) behind which its next job is looked for
 
 _NO_ID = UUID(int=0)
+_PAYLOAD = attrgetter("payload")
+_OVERHEAD = 8  # bytes that a storage may count for a payload beyond those that it has
+
+
+def payload_bytes(claims: Iterable[Claim]) -> int:
+    """Of all together."""
+    return sum(map(len, map(_PAYLOAD, claims)))
+
+
+def full(claims: Sequence[Claim], n: int, most_bytes: int) -> bool:
+    """Whether a claim brought as much as it was allowed to: then there may be more."""
+    return len(claims) >= n or payload_bytes(claims) + _OVERHEAD * len(claims) >= most_bytes
 
 
 class LowWater:
@@ -154,26 +169,28 @@ def _priority(claim: Claim) -> int:
 def scan(
     low_water: LowWater | None,
     n: int,
-    once: Callable[[int, Marks | None], list[Claim]],
+    most_bytes: int,
+    once: Callable[[int, int, Marks | None], list[Claim]],
     clock: Callable[[float], Any],
 ) -> list[Claim]:
-    """Claim by `once(n, marks)` from the marks on, and over again from further in front when that came back short.
+    """Claim by `once(n, most_bytes, marks)` from the marks on, and over again from further in front when that came back
+    short.
 
     `clock(seconds)` answers what the `run_at` is of a job that was due so many seconds ago."""
     water = low_water if low_water is not None else LowWater()
     began = time.monotonic()
     marks = water.begin(began)
-    claims = once(n, marks)
-    ended = time.monotonic()
-    water.note(claims, marks, len(claims) == n, began, ended)
+    claims = once(n, most_bytes, marks)
+    ended, whole = time.monotonic(), full(claims, n, most_bytes)
+    water.note(claims, marks, whole, began, ended)
     try:
-        while len(claims) < n and (more := water.again(marks, ended)) is not None:
-            (marks,), left, began = more, n - len(claims), ended
-            found = once(left, marks)
-            ended = time.monotonic()
-            water.note(found, marks, len(found) == left, began, ended)
+        while not whole and (more := water.again(marks, ended)) is not None:
+            (marks,), began = more, ended
+            found = once(n - len(claims), most_bytes - payload_bytes(claims), marks)
             claims += found
-        if len(claims) < n:
+            ended, whole = time.monotonic(), full(claims, n, most_bytes)
+            water.note(found, marks, whole, began, ended)
+        if not whole:
             water.ran_dry()
             if water.may_settle(ended - began, ended):
                 water.settle(clock(time.monotonic() - began + water.NEAR), ended)

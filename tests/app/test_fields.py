@@ -10,6 +10,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from forge import Forge, InvalidJob, UsageError
+from forge.config import LARGEST_PAYLOAD
 from forge.job import NewJob
 
 YEAR = 365.25 * 86_400
@@ -111,9 +112,9 @@ def test_a_payload_limit_of_ones_own_is_enforced(app: Forge) -> None:
             small.job("mail", "x" * 9)
 
 
-@pytest.mark.parametrize("size", [0, -1, 2.5, True, "1"])
-def test_a_payload_limit_that_is_no_size_is_refused(size: Any) -> None:
-    with pytest.raises(Exception, match="max_payload must be a whole number of bytes above 0"):
+@pytest.mark.parametrize("size", [0, -1, 2.5, True, "1", LARGEST_PAYLOAD + 1])
+def test_a_payload_limit_that_is_no_size_or_more_than_a_worker_can_be_sent_is_refused(size: Any) -> None:
+    with pytest.raises(Exception, match="max_payload must be a whole number of bytes from 1 to 15728640, not "):
         Forge(max_payload=size)
 
 

@@ -58,7 +58,7 @@ BREAKING = {
     "array": "its answer is not a JSON object",
     "status": "no status that is known",
     "wrong id": "does not match (desync)",
-    "endless": "more than 1,114,112 bytes",
+    "endless": "more than 6,356,992 bytes",
     "stdout": "it closed its stdout and went on",
     "late": "timeout after 1 s",
     "no line end": "timeout after 1 s",

@@ -79,7 +79,7 @@ def words_of(ledger: Path, word: str) -> list[list[str]]:
         ("bad pause", "its answer has a retry_after_secs that is no number of seconds: soon"),
         ("wrong id", "the id of its answer does not match (desync): got stale, want "),
         ("number id", "the id of its answer does not match (desync): got 7, want "),
-        ("endless", "its answer has more than 1,114,112 bytes"),
+        ("endless", "its answer has more than 6,356,992 bytes"),
         ("stdout", "it closed its stdout and went on"),
         ("late", "timeout after 1 s"),
         ("no line end", "timeout after 1 s"),

@@ -15,7 +15,7 @@ from forge.errors import DatabaseError
 from forge.job import Claim, Released
 from forge.storage import Storage
 from forge.storage.contract import Incarnation
-from forge.storage.low_water import LowWater, scan
+from forge.storage.low_water import MOST_BYTES, LowWater, scan
 
 from .helpers import end, fail, ids, plain_job, plain_jobs
 
@@ -136,8 +136,9 @@ class Scans:
         self.answers = list(answers)
         self.asked: list[tuple[int, Any]] = []
 
-    def __call__(self, n: int, mark: Any) -> list[Claim]:
-        self.asked.append((n, mark))
+    def __call__(self, n: int, most_bytes: int, marks: Any) -> list[Claim]:
+        assert most_bytes > 0
+        self.asked.append((n, marks))
         return list(self.answers.pop(0))
 
 
@@ -148,9 +149,9 @@ def no_clock(seconds: float) -> int:
 def test_a_marked_scan_that_came_back_short_is_filled_up_from_the_start() -> None:
     water = LowWater(NEVER)
     scans = Scans([made_up(1), made_up(2)], [made_up(3)], [made_up(1, priority=0)])
-    assert scan(water, 2, scans, no_clock) == [made_up(1), made_up(2)]
+    assert scan(water, 2, MOST_BYTES, scans, no_clock) == [made_up(1), made_up(2)]
     water._whole.cost = 0.0  # the made-up scan took no time
-    assert scan(water, 2, scans, no_clock) == [made_up(3), made_up(1, priority=0)]
+    assert scan(water, 2, MOST_BYTES, scans, no_clock) == [made_up(3), made_up(1, priority=0)]
     assert scans.asked == [(2, None), (2, {1: first(2)}), (1, None)]
     assert water.marks == {0: first(1), 1: first(3)}
 
@@ -158,25 +159,35 @@ def test_a_marked_scan_that_came_back_short_is_filled_up_from_the_start() -> Non
 def test_what_was_claimed_is_kept_when_the_second_scan_fails() -> None:
     """Nobody else would run it: its owner is alive."""
 
-    def fails(n: int, marks: Any) -> list[Claim]:
+    def fails(n: int, most_bytes: int, marks: Any) -> list[Claim]:
         if marks is None:
             raise DatabaseError("away")
         return [made_up(3)]
 
     water = LowWater(NEVER)
-    scan(water, 2, Scans([made_up(1), made_up(2)]), no_clock)
+    scan(water, 2, MOST_BYTES, Scans([made_up(1), made_up(2)]), no_clock)
     water._whole.cost = 0.0
-    assert scan(water, 2, fails, no_clock) == [made_up(3)]
+    assert scan(water, 2, MOST_BYTES, fails, no_clock) == [made_up(3)]
     with pytest.raises(DatabaseError):
-        scan(LowWater(NEVER), 2, fails, no_clock)
+        scan(LowWater(NEVER), 2, MOST_BYTES, fails, no_clock)
 
 
 def test_a_full_scan_is_not_started_over() -> None:
     water = LowWater(NEVER)
     scans = Scans([made_up(1)], [made_up(2)], [])
-    scan(water, 1, scans, no_clock)
-    scan(water, 1, scans, no_clock)
+    scan(water, 1, MOST_BYTES, scans, no_clock)
+    scan(water, 1, MOST_BYTES, scans, no_clock)
     assert scans.asked == [(1, None), (1, {1: first(1)})]
+
+
+def test_a_scan_that_came_to_its_bytes_is_full_and_says_nothing_of_what_is_behind() -> None:
+    water = LowWater(NEVER)
+    large = made_up(1)._replace(payload=b"x" * 100)
+    scans = Scans([large], [made_up(2)], [large])
+    assert scan(water, 5, 100, scans, no_clock) == [large]
+    water._whole.cost = 0.0
+    assert scan(water, 5, 150, scans, no_clock) == [made_up(2), large], "and with room left it goes on"
+    assert scans.asked == [(5, None), (5, {1: first(1)}), (4, None)]
 
 
 def test_after_a_dear_scan_that_came_back_short_nobody_reads_again_what_others_have_claimed(
@@ -193,11 +204,11 @@ def test_after_a_dear_scan_that_came_back_short_nobody_reads_again_what_others_h
         asked.append(seconds)
         return 500
 
-    scan(water, 3, scans, clock)
+    scan(water, 3, MOST_BYTES, scans, clock)
     settled = (500, UUID(int=0))
     assert water.marks == {0: settled, 1: settled, 4: first(70)}
     assert asked == [2.0 + LowWater.NEAR], "by the time at which the scan began, less what a commit may be late"
-    scan(water, 3, scans, clock)
+    scan(water, 3, MOST_BYTES, scans, clock)
     assert scans.asked[1] == (3, water.marks)
 
 

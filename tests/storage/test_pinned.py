@@ -78,7 +78,7 @@ def test_a_claim_from_the_marks_steps_over_no_dead_entry(pinned: Pinned, waiting
     """Neither while there is something to claim nor when it has to look through all priorities for it."""
     jobs = plain_jobs(waiting, priority=5)
     pinned.storage.enqueue(jobs)
-    claim = {"claim": pinned.who.mint(), "queue": "letters", "n": 50, "unsynced": False}
+    claim = {"claim": pinned.who.mint(), "queue": "letters", "n": 50, "most_bytes": 10**6, "unsynced": False}
     assert pages(pinned.url, "claim", pinned.marks, **claim) < 2 * FEW
     assert pages(pinned.url, "claim", {}, **claim) > MANY, "so they are there"
     pinned.storage.delete(ids(jobs))

@@ -48,6 +48,7 @@ from forge.storage.contract import (
     run_plan,
 )
 from forge.storage.listener import Deaf, Listener
+from forge.storage.low_water import MOST_BYTES
 from forge.storage.notes import tidy_notes
 from forge.storage.postgres import guest, refusals
 from forge.storage.postgres import schema as schema_of
@@ -236,8 +237,15 @@ class PostgresStorage(Storage):
 
     # -- claiming and ending -----------------------------------------------------------------------------------
 
-    def claim(self, who: Incarnation, queue: str, n: int, low_water: LowWater | None = None) -> list[Claim]:
-        return self._claims.claim(who, queue, n, low_water)
+    def claim(
+        self,
+        who: Incarnation,
+        queue: str,
+        n: int,
+        low_water: LowWater | None = None,
+        most_bytes: int = MOST_BYTES,
+    ) -> list[Claim]:
+        return self._claims.claim(who, queue, n, low_water, most_bytes)
 
     def offer(self, who: Incarnation, token: int, queue: str, channel: str, beat_within: float) -> bool:
         return self._claims.offer(who, token, queue, channel, beat_within)

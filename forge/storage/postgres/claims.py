@@ -25,7 +25,7 @@ from forge.storage.contract import (
     accepted_children,
     run_plan,
 )
-from forge.storage.low_water import LowWater, Marks, scan
+from forge.storage.low_water import MOST_BYTES, LowWater, Marks, full, scan
 from forge.storage.postgres.connection import Connection, Database, Int8Array, hot, pipeline, rows_of
 from forge.storage.postgres.endings import Batch
 from forge.storage.postgres.refusals import impatience
@@ -89,20 +89,20 @@ class Claims:
             if who.pod.id in self._held:
                 self._held[who.pod.id] += n
 
-    def claim(self, who: Incarnation, queue: str, n: int, low_water: LowWater | None) -> list[Claim]:
+    def claim(self, who: Incarnation, queue: str, n: int, low_water: LowWater | None, most_bytes: int) -> list[Claim]:
         """See `Storage.claim`."""
         self._settle_doubts(who)
 
-        def once(n: int, marks: Marks | None) -> list[Claim]:
+        def once(n: int, most_bytes: int, marks: Marks | None) -> list[Claim]:
             def work(conn: Connection) -> list[Claim]:
                 # A token of its own for each try: the lost one may yet commit, and must be told apart.
                 with _Doubt(who) as token:
-                    step = self._claim_step(token, queue, n, marks, unsynced=True)
+                    step = self._claim_step(token, queue, n, most_bytes, marks, unsynced=True)
                     return self._counted(who, as_claims(self._by_index(conn, [step])[0], token, queue))
 
             return self._db.attempt(work)
 
-        return scan(low_water, n, once, self._due_before)
+        return scan(low_water, n, most_bytes, once, self._due_before)
 
     def _due_before(self, seconds: float) -> int:
         """The `run_at`, as claims have it, of a job that was due so many seconds ago."""
@@ -195,13 +195,17 @@ class Claims:
             found: list[Claim] = []
             with ExitStack() as stack:
                 tokens = [stack.enter_context(_Doubt(who)) for _ in wants]
-                steps = [self._claim_step(t, w.queue, w.n, m) for t, w, m in zip(tokens, wants, marks, strict=True)]
+                steps = [
+                    self._claim_step(t, w.queue, w.n, MOST_BYTES, m)
+                    for t, w, m in zip(tokens, wants, marks, strict=True)
+                ]
                 results = self._run(conn, batch, steps)
                 for token, want, mark, result in zip(tokens, wants, marks, results, strict=True):
                     claims = self._counted(who, as_claims(result, token, want.queue))
                     now = time.monotonic()
-                    want.low_water.note(claims, mark, len(claims) == want.n, began, now)
-                    if len(claims) < want.n and want.low_water.again(mark, now) == (None,):
+                    whole = full(claims, want.n, MOST_BYTES)
+                    want.low_water.note(claims, mark, whole, began, now)
+                    if not whole and want.low_water.again(mark, now) == (None,):
                         want.low_water.forget()
                     found += claims
             return found
@@ -268,9 +272,12 @@ class Claims:
             return hot(conn, steps)
         return hot(conn, [Step(self._queries.plan_by_index, {"local": True}), *steps])[1:]
 
-    def _claim_step(self, token: int, queue: str, n: int, marks: Marks | None, unsynced: bool = False) -> Step:
+    def _claim_step(
+        self, token: int, queue: str, n: int, most_bytes: int, marks: Marks | None, unsynced: bool = False
+    ) -> Step:
+        most = {"n": n, "most_bytes": most_bytes}
         where = marks_params({queue: marks or {}})
-        return Step(self._queries.claim, {"claim": token, "queue": queue, "n": n, "unsynced": unsynced, **where})
+        return Step(self._queries.claim, {"claim": token, "queue": queue, "unsynced": unsynced, **most, **where})
 
     def _settle_doubts(self, who: Incarnation) -> None:
         """Give back what claims with a lost answer had claimed: nobody runs those jobs, yet their owner is alive."""

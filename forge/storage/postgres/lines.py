@@ -30,13 +30,20 @@ class PostgresLines(Lines):
         return {queue for (queue,) in self._claims.ask(Step(self._queries.line_queues, {}))}
 
     def _turn(
-        self, who: Incarnation, queue: str, n: int, way: tuple[Place, Place], allowed: Mapping[str, int] | None
+        self,
+        who: Incarnation,
+        queue: str,
+        n: int,
+        most_bytes: int,
+        way: tuple[Place, Place],
+        allowed: Mapping[str, int] | None,
     ) -> Turn:
         scopes = allowed or {}
         (line, priority), (last_line, last_priority) = way
         params = {
             "queue": queue,
             "n": n,
+            "most_bytes": most_bytes,
             "most": steps_for(n),
             "after_line": line,
             "after_priority": priority,

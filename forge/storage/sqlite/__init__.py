@@ -50,6 +50,7 @@ from forge.storage.contract import (
     run_plan,
 )
 from forge.storage.listener import Deaf, Listener
+from forge.storage.low_water import MOST_BYTES
 from forge.storage.notes import tidy_notes
 from forge.storage.sqlite import operating, rows, schema
 from forge.storage.sqlite.budgets import SqliteBudgets
@@ -195,20 +196,30 @@ class SqliteStorage(Storage):
 
     # -- claiming and ending -----------------------------------------------------------------------------------
 
-    def claim(self, who: Incarnation, queue: str, n: int, low_water: LowWater | None = None) -> list[Claim]:  # noqa: ARG002
+    def claim(
+        self,
+        who: Incarnation,
+        queue: str,
+        n: int,
+        low_water: LowWater | None = None,  # noqa: ARG002
+        most_bytes: int = MOST_BYTES,
+    ) -> list[Claim]:
         # Every claim is a whole scan: see the query. It need not wait for the disk: undone, it makes the job pending.
         with self._writing(durable=False) as (conn, now):
-            return self._claim(conn, who, queue, n, now)
+            return self._claim(conn, who, queue, n, now, most_bytes)
 
-    def _claim(self, conn: Connection, who: Incarnation, queue: str, n: int, now: int) -> list[Claim]:
+    def _claim(
+        self, conn: Connection, who: Incarnation, queue: str, n: int, now: int, most_bytes: int = MOST_BYTES
+    ) -> list[Claim]:
         token = who.mint()
         params = {"token": token, "pod": who.pod.id, "queue": queue, "now": now, "priority": operating.BEFORE_ALL}
         found: list[tuple[Any, ...]] = []
         while len(found) < n:
             params["n"] = n - len(found)
+            params["n"], most_bytes = operating.fitting(conn, self._sql, params, most_bytes)
             claimed = conn.rows(self._sql.claim.sql, params)
             found += claimed
-            if len(claimed) == params["n"]:
+            if len(claimed) == params["n"] or most_bytes <= 0:
                 break
             # All of that priority that are due; the next one. Asked for only now, because mostly there is enough.
             level = claimed or conn.rows(self._sql.next_claimable.sql, params)

@@ -17,6 +17,7 @@ from forge.storage.statements import Queries
 __all__ = ["SqliteLines"]
 
 _LAST_PRIORITY = 32_767
+_PAYLOAD = 4  # where it is in the columns of a claim
 
 
 class Head(NamedTuple):
@@ -78,13 +79,19 @@ class SqliteLines(Lines):
         return {queue for (queue,) in self._reader.read(lambda conn: conn.rows(self._sql.line_queues.sql))}
 
     def _turn(
-        self, who: Incarnation, queue: str, n: int, way: tuple[Place, Place], allowed: Mapping[str, int] | None
+        self,
+        who: Incarnation,
+        queue: str,
+        n: int,
+        most_bytes: int,
+        way: tuple[Place, Place],
+        allowed: Mapping[str, int] | None,
     ) -> Turn:
         with self._writer.writing(durable=False, clock=lambda: int(self._clock() * 1e6)) as (conn, now):
             params = {"queue": queue, "pod": who.pod.id, "now": now}
             if not conn.rows(self._sql.lines_open.sql, params):
                 return Turn([], {}, None, True, frozenset(), False, 0, False)
-            return _Walk(conn, self._sql, queue, now, n, allowed).turn(who, *way)
+            return _Walk(conn, self._sql, queue, now, n, allowed).turn(who, most_bytes, *way)
 
 
 class _Walk:
@@ -97,14 +104,19 @@ class _Walk:
         self._share = 0  # of each line
         self._slots: dict[tuple[str, int | None], Sequence[int]] = {}  # free ones, by key and limit
 
-    def turn(self, who: Incarnation, after: Place, last: Place) -> Turn:
+    def turn(self, who: Incarnation, most_bytes: int, after: Place, last: Place) -> Turn:
         """Walk, share out, claim."""
         most = steps_for(self._n)
         steps = list(self._steps(after, last, most))
         choices = self._choices([step for step in steps if step.due])
-        chosen = self._granted(choices)
         token = who.mint()
-        claims = [self._claim(token, choice, slot) for choice, slot in chosen]
+        chosen, claims = [], []
+        for choice, slot in self._granted(choices):
+            chosen.append((choice, slot))
+            claims.append(self._claim(token, choice, slot))
+            most_bytes -= len(claims[-1][_PAYLOAD].encode())
+            if most_bytes <= 0:
+                break
         around = len(steps) < most
         seen = {choice.step.head.line for choice in choices}
         return Turn(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -16,7 +16,7 @@ from forge.storage.sqlite.endings import CANCELLED, end_job
 from forge.storage.sqlite.rows import add_error, written
 from forge.storage.statements import Queries
 
-__all__ = ["BEFORE_ALL", "cancel", "delete", "next_due", "progress", "prune", "revive"]
+__all__ = ["BEFORE_ALL", "cancel", "delete", "fitting", "next_due", "progress", "prune", "revive"]
 
 BEFORE_ALL = -(1 << 62)  # a priority
 
@@ -84,6 +84,24 @@ def progress(conn: Connection, sql: Queries, notes: Sequence[Note], now: int) ->
     for job_id, token, percent, message in notes:
         said = orjson.dumps({"percent": percent, "message": message, "at": at}).decode()
         conn.rows(sql.progress.sql, {"id": job_id.bytes, "token": token, "progress": said})
+
+
+def fitting(conn: Connection, sql: Queries, params: Mapping[str, Any], most_bytes: int) -> tuple[int, int]:
+    """How many of the jobs that a claim with these parameters would find it may have, and what is left of `most_bytes`
+    then: all, or those up to the one with which their payloads come to as much."""
+    if params["n"] == 1:  # whatever it weighs
+        return 1, most_bytes
+    version = tuple(map(int, str(conn.rows("select sqlite_version()")[0][0]).split(".")))
+    weigh = sql.weigh if version >= (3, 43) else sql.weigh_by_reading
+    total = conn.rows(weigh.sql, params)[0][0] or 0
+    if total < most_bytes:
+        return params["n"], most_bytes - total
+    n = 0
+    for (size,) in conn.rows(sql.weigh_each.sql, params):
+        n, most_bytes = n + 1, most_bytes - size
+        if most_bytes <= 0:
+            break
+    return n, most_bytes
 
 
 def next_due(conn: Connection, sql: Queries, queues: Sequence[str], now: int) -> float | None:

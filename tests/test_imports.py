@@ -18,7 +18,7 @@ pytestmark = pytest.mark.impl_free
 ROOT = Path(__file__).parent.parent
 
 LAYERS = [
-    {"errors", "job", "retry", "config"},
+    {"errors", "job", "retry", "config", "failpoints"},
     {"codec", "fastpath", "_fastpath", "_fastpath_py", "logs", "protocol"},
     {"storage"},
     {"cluster"},
@@ -33,7 +33,7 @@ ALONE = LAYERS[5]
 DRIVERS = {"psycopg", "psycopg_pool", "apsw"}  # loaded with forge.storage and by nobody else
 # A user's own: never loaded by forge itself.
 GUESTS = {"sqlalchemy", "django", "asyncpg", "aiosqlite", "psycopg2"}
-BASE = {"errors", "job", "retry", "config"}  # need nothing but Python
+BASE = {"errors", "job", "retry", "config", "failpoints"}  # need nothing but Python
 ON_DEMAND = {"config": {"croniter"}}  # but for this, inside a function: schedules are checked with it
 THIRD_PARTY = DRIVERS | GUESTS | {"orjson", "croniter", "setproctitle", "rich"}
 

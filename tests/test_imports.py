@@ -18,7 +18,7 @@ pytestmark = pytest.mark.impl_free
 ROOT = Path(__file__).parent.parent
 
 LAYERS = [
-    {"errors", "job", "retry", "config", "early"},
+    {"errors", "job", "retry", "config", "early", "failpoints"},
     {"codec", "descendants", "fastpath", "_fastpath", "_fastpath_py", "logs", "protocol"},
     {"storage"},
     {"cluster"},
@@ -33,7 +33,7 @@ ALONE = LAYERS[5]
 DRIVERS = {"psycopg", "apsw"}  # loaded with forge.storage and by nobody else
 # A user's own: never loaded by forge itself.
 GUESTS = {"sqlalchemy", "django", "asyncpg", "aiosqlite", "psycopg2"}
-BASE = {"errors", "job", "retry", "config", "early"}  # need nothing but Python
+BASE = {"errors", "job", "retry", "config", "early", "failpoints"}  # need nothing but Python
 # But for these, inside a function: schedules are checked with it, a command hides its arguments.
 ON_DEMAND = {"config": {"croniter"}, "early": {"setproctitle"}}
 THIRD_PARTY = DRIVERS | GUESTS | {"orjson", "croniter", "setproctitle", "rich"}

@@ -382,7 +382,7 @@ returning term
 -- The row again, if somebody has emptied the table. Terms must not come twice, and the last one is not known any more:
 -- the seconds since 1970 are more than there ever were.
 -- name: restore_lease
-insert or ignore into leader (one, term) values (1, :now / 1000000)
+insert or ignore into forge_leader (one, term) values (1, :now / 1000000)
 
 -- name: lease_until
 select until from forge_leader

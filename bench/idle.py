@@ -6,7 +6,7 @@ nothing in the first: PostgreSQL logs every one, and the lines are counted; in S
 
 Keys: cpu_percent (of one core: master, zygote and workers), master_cpu_percent, server_cpu_percent (PostgreSQL's
 processes that serve this pod), statements_per_s, seconds (of the stretch), connections (PostgreSQL's to this pod).
-jobs_per_s is 0: it does nothing.
+jobs_per_s is 0: it does nothing. With --queues N the pod declares as many more, without workers (max_workers = 0).
 """
 
 from __future__ import annotations
@@ -101,12 +101,14 @@ def warm(made: Project, n: int) -> None:
 def main() -> None:
     """Half a minute."""
     parser = options(__doc__ or "", jobs=1_000)
+    parser.add_argument("--queues", type=int, default=0, help="queues without workers beside the one that has some (0)")
     parser.add_argument("--seconds", type=float, default=10.0, help="how long each stretch is (10)")
     args = parser.parse_args()
     gc.freeze()
     began = time.perf_counter()
     with ground(args.backend) as db, project(db, args.jobs, args.workers) as made:
-        say(f"idle, {args.backend}, {args.workers} workers, {args.seconds:g} s")
+        say(f"idle, {args.backend}, {args.workers} workers, {args.queues} queues without, {args.seconds:g} s")
+        made.configure(args.workers, more="".join(f"[queues.q{i}]\nmax_workers = 0\n" for i in range(args.queues)))
         db.storage.queues()
         ours = backends(db, [])  # before there is a pod, all are
         with made.pod(args.impl) as pod:

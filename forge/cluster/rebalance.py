@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 
 from forge.cluster.service import Service, say
 from forge.cluster.shares import changes
-from forge.storage.shares import Shares
+from forge.storage.shares import Cluster, Shares
 
 __all__ = ["Rebalance"]
 
@@ -30,12 +30,14 @@ class Rebalance(Service):
         self._looked_at = -LOOK_EVERY
         self._unserved: set[str] = set()
         self._told: dict[str, float] = {}
+        self._settled: Cluster | None = None  # in which there was nothing to change
 
     def run_once(self, term: int | None) -> str | None:
         """`LostLease` if another pod leads by now."""
         assert term is not None, "only a leader splits"
         cluster = self._shares.cluster()
-        told = changes(cluster)
+        told = [] if cluster == self._settled else changes(cluster)
+        self._settled = None if told else cluster
         self.every = EVERY if told or len(cluster.pods) > 1 else ALONE
         if told:
             self._shares.assign(term, told)

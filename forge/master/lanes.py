@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from uuid import UUID
 
 from forge.config import Config, QueueConfig
@@ -19,7 +19,7 @@ from forge.storage.contract import LowWater
 from forge.storage.lines import Turns
 from forge.storage.low_water import payload_bytes
 
-__all__ = ["Lane", "arrange"]
+__all__ = ["Lane", "Lanes", "arrange"]
 
 # The master itself keeps as many as its workers run in this time, so that the next is there when one ends: 8 workers
 # ran 3,000 jobs of 2 ms a second with it, and 980 without.
@@ -364,6 +364,30 @@ class Lane:
     def sent_ahead(self) -> bool:
         """Whether jobs wait in workers behind others."""
         return any(slot.capacity == 1 and len(slot.in_hand) > 1 and not slot.recalled for slot in self.slots)
+
+
+class Lanes(dict[str, Lane]):
+    """All lanes of a pod, by queue. A turn of the loop goes over `staffed` alone: queues that are paused, or that this
+    pod has no share of, cost nothing however many they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.staffed: list[Lane] = []
+
+    def look(self, in_programs: Mapping[str, int]) -> None:
+        """Find out which have workers or jobs, `in_programs` included. To be called at each tick: whatever gives a lane
+        its first worker asks for one."""
+        self.staffed = [
+            lane
+            for name, lane in self.items()
+            if lane.slots
+            or lane.waiting
+            or lane.claiming
+            or lane.closing
+            or lane.suspects.slots
+            or lane.suspects.waiting
+            or in_programs.get(name)
+        ]
 
 
 def arrange(

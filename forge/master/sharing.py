@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from forge.config import Config
 from forge.master.couriers import Courier
-from forge.master.lanes import Lane
+from forge.master.lanes import Lane, Lanes
 from forge.master.presence import Presence, prepare
 from forge.master.telling import log
 from forge.storage import Storage
@@ -20,7 +20,7 @@ class Sharing:
     """On the loop."""
 
     def __init__(
-        self, storage: Storage, lanes: Mapping[str, Lane], presence: Presence, clerk: Courier, hurry: Callable[[], None]
+        self, storage: Storage, lanes: Lanes, presence: Presence, clerk: Courier, hurry: Callable[[], None]
     ) -> None:
         """`hurry` has slots looked at soon: there are more of them, or fewer."""
         self._storage, self._lanes, self._presence, self._clerk = storage, lanes, presence, clerk
@@ -54,23 +54,24 @@ class Sharing:
             log(f"{', '.join(served)}: no such queue in the database any more; stored again", level=logging.WARNING)
         self._clerk.send(lambda: prepare(self._storage, gone), self._prepared)
 
-    def woken(self, lane: Lane) -> None:
+    def woken(self, lanes: Iterable[Lane]) -> None:
         """A lane without workers may be of a queue that was paused, and has been resumed."""
-        if not lane.limit:
+        if not all(lane.limit for lane in lanes):
             self._presence.ask_for_shares()
 
     def tick(self, now: float, in_programs: Mapping[str, int], serving: bool) -> None:
         """Say what there is; have more workers where work waits, and fewer where it does not."""
-        self._presence.running = {name: lane.held(in_programs[name]) for name, lane in self._lanes.items()}
+        held = {lane.queue: lane.held(in_programs[lane.queue]) for lane in self._lanes.staffed}
+        self._presence.running = {**dict.fromkeys(self._lanes, 0), **held}
         if not serving:
             return
-        for lane in self._lanes.values():
+        for lane in self._lanes.staffed:
             if lane.scale(now):
                 self._ask_whether_work_waits(lane)
 
     def note(self, in_programs: int) -> None:
         """For the pod's heart: whether jobs are in hand, and which queues could take some."""
-        lanes = self._lanes.values()
+        lanes = self._lanes.staffed
         in_lanes = any(
             lane.waiting or lane.suspects.waiting or any(slot.in_hand for slot in lane.all_slots()) for lane in lanes
         )

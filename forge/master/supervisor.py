@@ -28,7 +28,7 @@ from forge.master.couriers import Courier, Then
 from forge.master.crew import Crew
 from forge.master.duties import Duties
 from forge.master.hearing import Hearing
-from forge.master.lanes import Lane, arrange
+from forge.master.lanes import Lane, Lanes, arrange
 from forge.master.meter import Meter
 from forge.master.notify import Notifier
 from forge.master.nursery import Nursery
@@ -81,7 +81,7 @@ class Master:
         self._ready = False  # all workers have been, once
         self._tick_at = 0.0  # monotonic: look at the clock then
         self._sometimes = Sometimes(60.0)
-        self.lanes: dict[str, Lane] = {}
+        self.lanes = Lanes()
         self._deaths = ZygoteDeaths()
         self._meter = Meter()
         self.presence = Presence(storage, heart, config, self._post, self._meter)
@@ -169,7 +169,7 @@ class Master:
                 self._tick(now)
             serving = self._serving(now)
             self._run_programs(now, serving)
-            for lane in self.lanes.values():
+            for lane in self.lanes.staffed:
                 if serving:
                     if lane.dispatch(now):
                         self.presence.holding = True
@@ -189,7 +189,7 @@ class Master:
         if self.programs.kinds:
             places = self.programs.places
             self.presence.holding = self.presence.holding or self.programs.in_hand > 0
-            for lane in self.lanes.values():
+            for lane in self.lanes.staffed:
                 lane.outside, lane.taken = places.outside(lane.queue), places.taken[lane.queue]
                 lane.more, lane.taken_bytes = places.more(lane.queue, lane.places), places.bytes[lane.queue]
 
@@ -208,19 +208,20 @@ class Master:
         now = time.monotonic()
         at = [self._tick_at, self._notifier.due, self.programs.due(), self._budgets.due, self._writer.due]
         if self._serving(now) and not self._writer.behind:  # else the news that they are written ends the wait
-            at += [look for lane in self.lanes.values() if (look := lane.next_look()) is not None]
+            at += [look for lane in self.lanes.staffed if (look := lane.next_look()) is not None]
         return max(min(at) - now, 0.0)
 
     def _tick(self, now: float) -> None:
         """What time brings."""
         self.presence.look_out(now)
+        self.lanes.look(self.programs.places.taken)
         self._sharing.tick(now, self.programs.places.running, serving=self._stop_by is None)
         self.crew.tick(now)
         self.nurseries.tick(now)
         self._desk.tick(now)
         self._wakes.tick(self.lanes.values(), self.presence.who.pod.id, now)
         at = [now + TICK_IDLE, self.crew.next_at(now)]
-        for lane in list(self.lanes.values()):
+        for lane in self.lanes.staffed:
             lane.recall(now)
             if lane.waiting and not any(slot.channel for slot in lane.slots):
                 self._writer.release(lane.take_out())  # nobody here can take them for a while
@@ -234,7 +235,7 @@ class Master:
         if self.nurseries.unsettled:
             at.append(now + TICK)
         self._sharing.note(self.programs.in_hand)
-        self._offers.reconsider(self.lanes.values(), now)
+        self._offers.reconsider(self.lanes.staffed, now)
         self._books.tick(now)
         self._tick_at = min(at)
 
@@ -255,10 +256,10 @@ class Master:
 
     def _news_woken(self, words: set[str]) -> None:
         self.presence.woken(words, time.monotonic())
-        for name, lane in self.lanes.items():
-            if name in words or "*" in words:
-                lane.wake()
-                self._sharing.woken(lane)
+        woken = [lane for name, lane in self.lanes.items() if "*" in words or name in words]
+        for lane in woken:
+            lane.wake()
+        self._sharing.woken(woken)
 
     def _news_shares(self, shares: dict[str, int]) -> None:
         if self._stop_by is None:

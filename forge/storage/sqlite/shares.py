@@ -23,6 +23,7 @@ class SqliteShares(Shares):
 
     def __init__(self, reader: Handle, writer: Handle, clock: Callable[[], float], sql: Queries) -> None:
         self._reader, self._writer, self._clock, self._sql = reader, writer, clock, sql
+        self._last: tuple[Any, dict[str, int]] | None = None  # what an answer followed from, and the answer
 
     def _writing(self) -> AbstractContextManager[tuple[Connection, int]]:
         return self._writer.writing(clock=lambda: int(self._clock() * 1e6))
@@ -31,14 +32,25 @@ class SqliteShares(Shares):
         with self._writing() as (conn, now):
             if not conn.change(self._sql.beat.sql, {"pod": who.pod.id, "now": now}):
                 return None
-            return self._told(conn, who, self._seen(conn, who, running), running)
+            found = self._looked(conn, who, running)
+            return self._told(conn, who, running) if found is None else found
 
     def look(self, who: Incarnation, running: Mapping[str, int]) -> dict[str, int]:
-        seen = self._reader.read(lambda conn: self._seen(conn, who, running))
-        if not news(seen, running):
-            return limits(seen, {})
+        found = self._reader.read(lambda conn: self._looked(conn, who, running))
+        if found is not None:
+            return found
         with self._writing() as (conn, _):
-            return self._told(conn, who, self._seen(conn, who, running), running)
+            return self._told(conn, who, running)
+
+    def _looked(self, conn: Connection, who: Incarnation, running: Mapping[str, int]) -> dict[str, int] | None:
+        """The answer, if the pod has nothing to say. Kept for as long as nothing that it follows from has changed."""
+        base = (who.pod.id, dict(running), conn.rows(self._sql.known_of_shares.sql))
+        if self._last is None or self._last[0] != base:
+            seen = self._seen(conn, who, running)
+            if news(seen, running):
+                return None
+            self._last = base, limits(seen, {})
+        return self._last[1]
 
     def _seen(self, conn: Connection, who: Incarnation, running: Mapping[str, int]) -> list[Seen]:
         params = {"pod": who.pod.id, "queues": orjson.dumps(list(running)).decode()}
@@ -50,9 +62,8 @@ class SqliteShares(Shares):
         self.lined = frozenset(each.queue for each in seen if each.lines)
         return seen
 
-    def _told(
-        self, conn: Connection, who: Incarnation, seen: Sequence[Seen], running: Mapping[str, int]
-    ) -> dict[str, int]:
+    def _told(self, conn: Connection, who: Incarnation, running: Mapping[str, int]) -> dict[str, int]:
+        seen = self._seen(conn, who, running)
         written: dict[str, int] = {}
         for report in news(seen, running):
             written |= dict(conn.rows(self._sql.report_share.sql, {"pod": who.pod.id, **report._asdict()}))

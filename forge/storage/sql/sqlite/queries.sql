@@ -493,14 +493,26 @@ returning slot
 
 -- -- shares ------------------------------------------------------------------------------------------------------
 
+-- All that look_at_shares goes by, as text: if it is what it was before, so is the answer. With 3,000 queues this takes
+-- 0.7 ms, and the look 13.
+-- name: known_of_shares
+select (select json_group_array(json_array(name, max_workers, paused)) from forge_queue),
+       (select json_group_array(json_array(id, queues, capacity)) from forge_pod),
+       (select json_group_array(json_array(pod, queue, workers, applied, running)) from forge_share),
+       (select json_group_array(queue) from forge_line_queue)
+
+-- Lists of queues are read once, not once for each queue.
 -- name: look_at_shares
-select q.name, q.max_workers, q.paused, exists (select 1 from json_each(me.queues) where value = q.name), s.workers,
-       s.applied, s.running,
-       (select count(*) from forge_pod o where o.id <> me.id and o.capacity > 0
-           and exists (select 1 from json_each(o.queues) where value = q.name)),
-       exists (select 1 from forge_share o where o.queue = q.name and o.pod <> me.id),
+with declared(queue) as materialized (
+    select e.value from forge_pod p cross join json_each(p.queues) e where p.id = :pod
+), elsewhere(queue, pods) as materialized (
+    select e.value, count(*) from forge_pod p cross join json_each(p.queues) e where p.id <> :pod and p.capacity > 0 group by e.value
+)
+select q.name, q.max_workers, q.paused, q.name in declared, s.workers, s.applied, s.running, coalesce(o.pods, 0),
+       exists (select 1 from forge_share r where r.queue = q.name and r.pod <> me.id),
        exists (select 1 from forge_line_queue l where l.queue = q.name)
   from forge_pod me cross join forge_queue q left join forge_share s on s.pod = me.id and s.queue = q.name
+  left join elsewhere o on o.queue = q.name
  where me.id = :pod and (s.pod is not null or q.name in (select value from json_each(:queues)))
 
 -- name: report_share

@@ -39,14 +39,12 @@ def test_a_writer_waits_for_another_process_and_nothing_says_locked(storage: Sql
     assert storage.counts()["default"].pending == 3
 
 
-def test_patience_has_an_end_with_a_sentence(
-    storage: SqliteStorage, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(database, "PATIENCE", 0.01)
+def test_patience_has_an_end_with_a_sentence(storage: SqliteStorage) -> None:
     refused = pytest.raises(DatabaseError, match="another program has kept it locked")
-    with SqliteStorage(storage.url) as other, other._writer.writing(), refused:
-        storage.enqueue(some_jobs(1))
-    assert storage.enqueue(some_jobs(1))
+    with SqliteStorage(storage.url, timeout=0.05) as hasty:
+        with storage._writer.writing(), refused:
+            hasty.enqueue(some_jobs(1))
+        assert hasty.enqueue(some_jobs(1))
 
 
 def test_threads_and_processes_write_together_and_nothing_says_locked(storage: SqliteStorage) -> None:

@@ -9,11 +9,11 @@ claimed before the question has come in by the time of the answer, and nothing i
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from forge.job import Claim
 from forge.master.claiming import Claimer
-from forge.master.lanes import Lane
+from forge.master.lanes import Lanes
 from forge.master.offers import Offers
 from forge.master.presence import Presence
 from forge.master.programs import Programs
@@ -35,7 +35,7 @@ class Books:
         self,
         storage: Storage,
         presence: Presence,
-        lanes: Mapping[str, Lane],
+        lanes: Lanes,
         programs: Programs,
         claimer: Claimer,
         offers: Offers,
@@ -65,17 +65,14 @@ class Books:
 
     def _difference(self) -> int:
         held = self._writer.unwritten + self._programs.in_hand
-        for lane in self._lanes.values():
-            held += len(lane.waiting) + sum(len(slot.in_hand) for slot in lane.slots)
+        held += sum(lane.claim_count for lane in self._lanes.staffed)
         return self._claimer.claimed - self._writer.ended - held
 
     def _held(self) -> Iterator[Claim]:
         yield from self._writer.held()
         yield from self._programs.held()
-        for lane in self._lanes.values():
-            yield from lane.waiting
-            for slot in lane.slots:
-                yield from (claim for claim, _ in slot.in_hand.values())
+        for lane in self._lanes.staffed:
+            yield from lane.claims()
 
     def _search(self, who: Incarnation, off: int) -> None:
         # Held now, though it may have ended by the time of the answer; or offered, and taken meanwhile.

@@ -81,6 +81,19 @@ class Lane:
         yield from self.slots
         yield from self.suspects.slots
 
+    def claims(self) -> Iterator[Claim]:
+        """All that it has: those that wait, and those in workers' hands."""
+        yield from self.waiting
+        yield from self.suspects.waiting
+        for slot in self.all_slots():
+            yield from (claim for claim, _ in slot.in_hand.values())
+
+    @property
+    def claim_count(self) -> int:
+        """How many those are."""
+        waiting = len(self.waiting) + len(self.suspects.waiting)
+        return waiting + sum(len(slot.in_hand) for slot in self.all_slots())
+
     @property
     def size(self) -> int:
         """Workers it is meant to have."""
@@ -256,14 +269,10 @@ class Lane:
         """Bytes of the payloads of the jobs that it holds; 0 if all are small."""
         if not self.heavy:
             return 0
-        lines = self.waiting, self.suspects.waiting
-        held = sum(map(len, lines)) + sum(len(slot.in_hand) for slot in self.all_slots())
+        held = self.claim_count
         if now >= self._weighed_at + held * WEIGH_EVERY:
             self._weighed_at = now
-            self._weight = sum(map(payload_bytes, lines)) + self.taken_bytes
-            self._weight += sum(
-                payload_bytes([claim for claim, _ in slot.in_hand.values()]) for slot in self.all_slots()
-            )
+            self._weight = payload_bytes(self.claims()) + self.taken_bytes
             self.heavy = self._weight > LIGHT * (held + self.taken + 16)
         return self._weight
 

@@ -72,9 +72,7 @@ class Sharing:
     def note(self, in_programs: int) -> None:
         """For the pod's heart: whether jobs are in hand, and which queues could take some."""
         lanes = self._lanes.staffed
-        in_lanes = any(
-            lane.waiting or lane.suspects.waiting or any(slot.in_hand for slot in lane.all_slots()) for lane in lanes
-        )
+        in_lanes = any(lane.claim_count for lane in lanes)
         self._presence.holding = in_lanes or in_programs > 0
         self._presence.idle = [lane.queue for lane in lanes if lane.room and not lane.busy]
 

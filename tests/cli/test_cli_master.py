@@ -15,6 +15,8 @@ from forge import Forge
 from forge.cli import master
 from forge.errors import ExitCode
 
+pytestmark = pytest.mark.impl_free
+
 ROOT = Path(__file__).parents[2]
 TASKS = """\
 from forge import Forge

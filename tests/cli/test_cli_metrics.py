@@ -11,6 +11,8 @@ from forge.storage.metrics import DatabaseFigures, Part, Report, Standing, Vital
 from tests.cli.conftest import Shell
 from tests.storage.helpers import early, plain_jobs
 
+pytestmark = pytest.mark.impl_free
+
 PARTS = [
     Part("mail", {"completed": 120, "failed": 3, "dead": 1}, {28: 120, 48: 3}, {20: 100, 60: 23}),
     Part("web", {"completed": 60}, {28: 60}, {20: 60}),

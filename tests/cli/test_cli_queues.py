@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from forge import Forge
 from forge.errors import ExitCode
 from forge.worker.inline import drain
 from tests.cli.conftest import Shell
+
+pytestmark = pytest.mark.impl_free
 
 
 def test_settings_are_set_by_name_and_shown(forge: Shell, url: str) -> None:

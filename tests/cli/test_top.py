@@ -11,11 +11,15 @@ import sys
 import termios
 from pathlib import Path
 
+import pytest
+
 from forge import Forge
 from forge.cli.top import Look
 from forge.errors import ExitCode
 from forge.job import Done, Ending, Throttled
 from tests.cli.conftest import Shell
+
+pytestmark = pytest.mark.impl_free
 
 ROOT = Path(__file__).parents[2]
 

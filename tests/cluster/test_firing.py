@@ -19,6 +19,8 @@ from forge.storage import Storage
 from forge.storage.schedules import Fired, Firing, NewSchedule, Schedule
 from tests.storage.helpers import age, clock, lead, sql
 
+pytestmark = pytest.mark.impl_free
+
 TERM = 3
 HOUR = timedelta(hours=1)
 

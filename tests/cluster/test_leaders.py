@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import pytest
+
 from forge.cluster import schedules
 from forge.cluster.cron import Slots
 from forge.job import JobFilter
@@ -13,6 +15,8 @@ from tests.storage import children
 from tests.storage.helpers import clock, lead
 
 from .children import fire_all
+
+pytestmark = pytest.mark.impl_free
 
 TERM = 9
 EACH = 500

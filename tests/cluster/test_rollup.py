@@ -15,6 +15,8 @@ from forge.storage.metrics import Part, Report, Standing
 from tests.storage.helpers import age, plain_jobs, sql
 from tests.storage.test_metrics import id_at
 
+pytestmark = pytest.mark.impl_free
+
 NEVER, EVER, ALL = 0.0, 4e9, 400_000 * 60 * 60
 
 

@@ -99,7 +99,7 @@ def test_a_pod_whose_clock_is_ten_minutes_off(project: Project, start: Callable[
     ticks = storage.schedules.slots
     eventually(lambda: len(ticks("tick", 100)) >= 3)
     assert all(began <= each.slot <= each.fired_at for each in ticks("tick", 100)), "none fired early, none was made up"
-    eventually(lambda: storage.now() > began.timestamp() + 4 * STALE)  # whoever is to be taken for dead has been
+    eventually(lambda: storage.now() > began.timestamp() + 3 * STALE)  # whoever is to be taken for dead has been
     assert {pod.id for pod in storage.pods()} == pods
     assert not any(pod.says("gone silent") or pod.says("taken for dead") for pod in (wrong, right))
     assert ticks("later") == []

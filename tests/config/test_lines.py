@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from forge.config.lines import Lines
 
+pytestmark = pytest.mark.impl_free
+
 DOCUMENT = '''\
 # [not.a.table]
 a = """

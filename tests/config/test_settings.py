@@ -16,6 +16,8 @@ from forge.storage.contract import SETTINGS, check_settings
 from tests.config import reference
 from tests.config.conftest import Load
 
+pytestmark = pytest.mark.impl_free
+
 FULL = """\
 shutdown_timeout = 5
 fork_safety = "strict"

@@ -96,19 +96,19 @@ def test_an_ending_that_comes_too_late_is_dropped(project_on_postgres: Project) 
 
 
 def test_two_hundred_dead_workers_leave_no_zombie_and_no_descriptor_behind(project: Project) -> None:
-    project.configure(20)
+    project.configure(50)
     pod = project.start()
     parent = zygote(pod)
     job: Any = project.enqueue("add", 1, 2)
     assert job.result(timeout=30) == 3  # all connections are open now
     before = descriptors(pod.process.pid), descriptors(parent)
-    for _ in range(10):
+    for _ in range(4):
         workers = pod.children() - {parent}
         eventually(lambda workers=workers: min(map(age, workers)) > 1.1)  # type: ignore[misc]  # none dies young
         for pid in workers:
             os.kill(pid, signal.SIGKILL)
         eventually(lambda workers=workers: not any(Path(f"/proc/{pid}").exists() for pid in workers))  # type: ignore[misc]
-        eventually(lambda: len(pod.children()) == 21)
+        eventually(lambda: len(pod.children()) == 51)
     job = project.enqueue("add", 2, 3)
     assert job.result(timeout=30) == 5
     # A connection or two may have been opened meanwhile; a descriptor for each of the dead would be 200.

@@ -20,6 +20,8 @@ from forge.storage.statements import migrations
 
 from .helpers import elsewhere, some_jobs, start_child
 
+pytestmark = pytest.mark.impl_free
+
 
 def test_three_slashes_are_relative_and_four_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -17,6 +17,8 @@ from forge.storage.sqlite import SqliteStorage, database
 
 from .helpers import elsewhere, in_child, some_jobs, start_child
 
+pytestmark = pytest.mark.impl_free
+
 
 def test_a_writer_waits_for_another_process_and_nothing_says_locked(storage: SqliteStorage, path: Path) -> None:
     code = "conn.execute('begin immediate'); print('held', flush=True); sys.stdin.readline(); conn.execute('commit')"

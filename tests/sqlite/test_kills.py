@@ -9,11 +9,15 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import pytest
+
 from forge.job import Dead, Done, Ending, Failed, Status
 from forge.storage.sqlite import SqliteStorage
 from forge.storage.sqlite.drivers import Connection
 
 from .helpers import elsewhere, ids, in_child, some_jobs, start_child
+
+pytestmark = pytest.mark.impl_free
 
 
 class Killed:

@@ -13,6 +13,8 @@ from forge.storage.statements import load_queries
 
 from .helpers import in_child, some_jobs
 
+pytestmark = pytest.mark.impl_free
+
 MISLEADING = [  # as if every index but the wrong one found the whole table
     ("forge_job", "forge_job_claim", "1000000 1000000 1000000 1000000 1000000"),
     ("forge_job", "forge_job_line", "1000000 1000000 1000000 1000000 1000000 1000000"),

@@ -15,6 +15,8 @@ from forge.storage.contract import Incarnation
 
 from .helpers import age, during, end, ended, fail, full_job, ids, new_id, plain_job, plain_jobs, row
 
+pytestmark = pytest.mark.impl_free
+
 
 def all_pages(storage: Storage, where: JobFilter, limit: int, between: Callable[[], Any] = lambda: None) -> list[Job]:
     """Every page of a listing; `between` happens after each."""

@@ -10,6 +10,8 @@ from forge.storage.contract import Incarnation
 
 from .helpers import age, check_whole, claimed, full_job, one
 
+pytestmark = pytest.mark.impl_free
+
 NOBODY = "no handler for mail.send"
 
 

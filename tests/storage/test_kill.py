@@ -10,13 +10,16 @@ import time
 from pathlib import Path
 from uuid import UUID
 
+import pytest
+
 from forge.job import JobFilter, Status
 from forge.storage import Storage
 
 from . import children
 from .helpers import check_whole, sql
 
-ROUNDS = 20
+pytestmark = pytest.mark.impl_free
+
 VERBS = list(children.LOOPS)
 
 
@@ -58,13 +61,14 @@ def ids_in(storage: Storage, queue: str, *only: Status) -> set[UUID]:
     return {job.id for job in storage.find(JobFilter(frozenset(only), [queue]), limit=1_000_000).jobs}
 
 
+@pytest.mark.parametrize("rounds", [10, pytest.param(40, marks=pytest.mark.slow)])
 def test_nothing_acknowledged_is_lost_and_no_row_is_half_moved_by_kills(
-    storage: Storage, url: str, tmp_path: Path
+    storage: Storage, url: str, tmp_path: Path, rounds: int
 ) -> None:
     storage.set_queue("prune", retain_done_days=0)
     rng = random.Random(20)
     paths: list[Path] = []
-    for number in range(ROUNDS):
+    for number in range(rounds):
         paths += run_and_kill(url, tmp_path, number, rng)
         check_whole(url)
     noted = read_ledger(paths)

@@ -24,6 +24,8 @@ from forge.storage.postgres.leases import led
 
 from .helpers import age, during, end, is_sqlite, long_ago, plain_jobs, sql
 
+pytestmark = pytest.mark.impl_free
+
 TTL = 60.0
 
 

@@ -11,6 +11,8 @@ from forge.storage import open_storage
 
 from .helpers import is_sqlite, plain_job
 
+pytestmark = pytest.mark.impl_free
+
 
 def test_without_listening_nothing_is_heard_and_a_wait_ends_by_itself(url: str) -> None:
     with open_storage(url, listen=False) as storage:

@@ -19,6 +19,8 @@ from forge.storage.low_water import MOST_BYTES, LowWater, scan
 
 from .helpers import end, fail, ids, plain_job, plain_jobs
 
+pytestmark = pytest.mark.impl_free
+
 PAST = datetime(2024, 5, 6, 7, 8, 9, 101112, UTC)
 NEVER = 1e9  # seconds between whole scans: none, in a test
 

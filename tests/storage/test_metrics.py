@@ -31,6 +31,8 @@ from forge.storage.postgres import PostgresStorage
 from .helpers import age, early, end, plain_job, plain_jobs, sql
 from .proxy import Proxy
 
+pytestmark = pytest.mark.impl_free
+
 NEVER, EVER = 0.0, 4e9
 DAY = 86_400.0
 LETTERS = Part("letters", {"completed": 5, "failed": 2, "dead": 1}, {3: 4, 40: 3}, {7: 5, 8: 2})

@@ -10,6 +10,8 @@ from forge.storage.contract import Incarnation
 
 from .helpers import age, claimed, end, fail, plain_job
 
+pytestmark = pytest.mark.impl_free
+
 
 def due(storage: Storage, *queues: str) -> float:
     found = storage.next_due(queues or ["letters"])

@@ -25,6 +25,8 @@ from forge.storage.leases import Holder
 
 from .helpers import check_whole, full_job, ids, plain_job, plain_jobs, told
 
+pytestmark = pytest.mark.impl_free
+
 THREADS = 8
 SETTINGS = """
 [databases]

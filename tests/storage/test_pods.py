@@ -12,6 +12,8 @@ from forge.storage.contract import Incarnation, Reaped
 
 from .helpers import age, claimed, during, end, error, fail, full_job, ids, one, plain_job, plain_jobs, sql, statuses
 
+pytestmark = pytest.mark.impl_free
+
 REAPED = "reaped after stale heartbeat"
 
 

@@ -35,6 +35,8 @@ from .helpers import (
     told,
 )
 
+pytestmark = pytest.mark.impl_free
+
 TERMINATE = """select pg_terminate_backend(pid) from pg_stat_activity
                 where datname = current_database() and application_name = 'forge'"""
 

@@ -10,6 +10,8 @@ from forge.storage.contract import Incarnation
 
 from .helpers import claimed, during, end, full_job, one, plain_job, plain_jobs
 
+pytestmark = pytest.mark.impl_free
+
 
 def test_a_running_job_says_how_far_it_is(storage: Storage, who: Incarnation) -> None:
     claim = claimed(storage, who, full_job())

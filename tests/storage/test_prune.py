@@ -13,6 +13,8 @@ from forge.storage.contract import Incarnation, Pruned
 
 from .helpers import DAY, age, end, ended, full_job, ids, long_ago, one, plain_jobs, same_finish, sql, statuses, told
 
+pytestmark = pytest.mark.impl_free
+
 
 def prune_all(storage: Storage, n: int = 1000) -> list[Pruned]:
     """Batch after batch until nothing is left."""

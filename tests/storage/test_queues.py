@@ -14,6 +14,8 @@ from forge.storage.contract import Incarnation
 
 from .helpers import claimed, end, plain_job, plain_jobs
 
+pytestmark = pytest.mark.impl_free
+
 SETTINGS: dict[str, Any] = {
     "max_workers": 12,
     "paused": True,

@@ -13,6 +13,8 @@ from forge.storage.contract import ERRORS_KEPT, Incarnation
 
 from .helpers import age, claimed, during, end, error, fail, full_job, ids, one, plain_job, plain_jobs
 
+pytestmark = pytest.mark.impl_free
+
 ODD = "snow ☃ \U0001f600 'quote' \"double\" \\ % {x} :name $1"
 
 

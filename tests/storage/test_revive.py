@@ -29,6 +29,8 @@ from .helpers import (
     told,
 )
 
+pytestmark = pytest.mark.impl_free
+
 verbs = pytest.mark.parametrize("verb", ["retry", "requeue"])
 ends = pytest.mark.parametrize("outcome", [Done(), Dead("d"), Cancelled()], ids=lambda outcome: type(outcome).__name__)
 

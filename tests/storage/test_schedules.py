@@ -16,6 +16,8 @@ from forge.storage.schedules import Fired, Firing, NewSchedule, Schedule, Seeded
 
 from .helpers import age, clock, during, lead, new_id
 
+pytestmark = pytest.mark.impl_free
+
 TERM = 7
 PROJECT = "shop"
 LONG_AGO = datetime(2024, 2, 29, 3, tzinfo=UTC)

@@ -24,13 +24,21 @@ Rows = Sequence[Sequence[Any]]
 BEGIN = "begin immediate"  # SQLite: a deferred transaction that reads first can be refused the lock when it writes
 
 
+class Errand(NamedTuple):
+    """What an adapter runs: `check`, told of the driver's own connection, which outlives the caller's objects around
+    it, and only then, within a transaction, `plan`."""
+
+    check: Callable[[Any], Plan]
+    plan: Plan
+
+
 class Adapter(NamedTuple):
     """How to run a plan on connections of one class."""
 
     what: str  # for people
     dialect: Callable[[Any], str]
-    run: Callable[[Plan, Any], list[Receipt]] | None  # None: only awaited
-    arun: Callable[[Plan, Any], Awaitable[list[Receipt]]] | None = None
+    run: Callable[[Errand, Any], list[Receipt]] | None  # None: only awaited
+    arun: Callable[[Errand, Any], Awaitable[list[Receipt]]] | None = None
     sqlite_driver: str = "sqlite3"
 
 
@@ -52,21 +60,31 @@ class Guest:
         """Store jobs in its transaction. Errors of its library pass through unchanged."""
         if self._adapter.run is None:
             raise UsageError(f"conn is a {self._adapter.what}, which must be awaited; use aenqueue")
-        self._adopt()
-        return self._adapter.run(self._plan(jobs), self._conn)
+        return self._adapter.run(Errand(self._check, self._plan(jobs)), self._conn)
 
     async def aenqueue(self, jobs: Sequence[NewJob]) -> list[Receipt]:
         """The same for async connections too. A sync one blocks the loop, as its other statements do."""
         if self._adapter.arun is None:
             return self.enqueue(jobs)
         if self._dialect == "postgres":
-            await asyncio.to_thread(self._opening.open)  # the first time it connects, which takes a while
-        self._adopt()
-        return await self._adapter.arun(self._plan(jobs), self._conn)
+            await asyncio.to_thread(lambda: self._opening.open().where())  # connects the first time: that takes a while
+        return await self._adapter.arun(Errand(self._check, self._plan(jobs)), self._conn)
 
-    def _adopt(self) -> None:
+    def _check(self, raw: Any) -> Plan:
+        """Refuse a connection to another database. On SQLite nothing has touched the file before: it may be one that
+        forge has open with another library."""
+        if not self._opening.knows(raw):
+            storage = self._opening.made() if self._dialect == "sqlite" else self._opening.open()
+            elsewhere = storage.elsewhere((yield storage.where()))
+            if elsewhere is not None:
+                raise UsageError(
+                    f"conn is a {self._adapter.what} to {elsewhere}, but this app's jobs are in "
+                    f"{self._opening.shown}; pass a connection to that database"
+                )
+            self._opening.remember(raw)
         if self._dialect == "sqlite":
             self._opening.adopt(self._adapter.sqlite_driver)
+        return []
 
     def _plan(self, jobs: Sequence[NewJob]) -> Plan:
         # Tables that are missing must not be made now, as SQLite's would be otherwise: forge's own connection would
@@ -102,50 +120,55 @@ async def _arun_plan(plan: Plan, execute: Callable[[Step], Awaitable[Rows]]) -> 
         return receipts
 
 
-def _psycopg(plan: Plan, conn: Any) -> list[Receipt]:
+def _psycopg(errand: Errand, conn: Any) -> list[Receipt]:
     from psycopg import RawCursor
     from psycopg.rows import tuple_row
 
     conn = getattr(conn, "connection", conn)  # of a cursor
     own: AbstractContextManager[Any] = conn.transaction() if _psycopg_idle(conn) else nullcontext()
-    with own, RawCursor(conn, row_factory=tuple_row) as cursor:
+    with RawCursor(conn, row_factory=tuple_row) as cursor:
 
         def execute(step: Step) -> Rows:
             cursor.execute(step.query.text("dollar"), step.query.args("dollar", step.params))
             return cursor.fetchall() if cursor.description else []
 
-        return run_plan(plan, execute)
+        run_plan(errand.check(conn), execute)
+        with own:
+            return run_plan(errand.plan, execute)
 
 
-async def _psycopg_async(plan: Plan, conn: Any) -> list[Receipt]:
+async def _psycopg_async(errand: Errand, conn: Any) -> list[Receipt]:
     from psycopg import AsyncRawCursor
     from psycopg.rows import tuple_row
 
     conn = getattr(conn, "connection", conn)
     own: AbstractAsyncContextManager[Any] = conn.transaction() if _psycopg_idle(conn) else nullcontext()
-    async with own, AsyncRawCursor(conn, row_factory=tuple_row) as cursor:
+    async with AsyncRawCursor(conn, row_factory=tuple_row) as cursor:
 
         async def execute(step: Step) -> Rows:
             await cursor.execute(step.query.text("dollar"), step.query.args("dollar", step.params))
             return await cursor.fetchall() if cursor.description else []
 
-        return await _arun_plan(plan, execute)
+        await _arun_plan(errand.check(conn), execute)
+        async with own:
+            return await _arun_plan(errand.plan, execute)
 
 
 def _psycopg_idle(conn: Any) -> bool:
     return bool(conn.autocommit) and conn.info.transaction_status.name == "IDLE"
 
 
-async def _asyncpg(plan: Plan, conn: Any) -> list[Receipt]:
+async def _asyncpg(errand: Errand, conn: Any) -> list[Receipt]:
     async def execute(step: Step) -> Rows:
         rows: Rows = await conn.fetch(step.query.text("dollar"), *step.query.args("dollar", step.params))
         return rows
 
+    await _arun_plan(errand.check(getattr(conn, "_con", conn)), execute)  # of a pool's proxy
     async with nullcontext() if conn.is_in_transaction() else conn.transaction():
-        return await _arun_plan(plan, execute)
+        return await _arun_plan(errand.plan, execute)
 
 
-def _sqlalchemy(plan: Plan, conn: Any) -> list[Receipt]:
+def _sqlalchemy(errand: Errand, conn: Any) -> list[Receipt]:
     """A Connection or Session. The statements go through it and not to the driver's connection below, because
     SQLAlchemy begins its transaction with the first statement it sees."""
     connection = _sqlalchemy_connection(conn)
@@ -155,6 +178,7 @@ def _sqlalchemy(plan: Plan, conn: Any) -> list[Receipt]:
         result = connection.exec_driver_sql(step.query.text(style), step.query.args(style, step.params))
         return [tuple(row) for row in result] if result.returns_rows else []
 
+    run_plan(errand.check(connection.connection.driver_connection), execute)
     if connection.dialect.name == "sqlite":
         # The standard library's driver begins a transaction only at the first INSERT or the like; SQLAlchemy's own
         # begin comes with the first statement, and may have been taught to begin the driver's.
@@ -162,7 +186,7 @@ def _sqlalchemy(plan: Plan, conn: Any) -> list[Receipt]:
         driver = connection.connection.driver_connection
         if not driver.in_transaction and getattr(driver, "autocommit", None) is not True:
             connection.exec_driver_sql(BEGIN)
-    return run_plan(plan, execute)
+    return run_plan(errand.plan, execute)
 
 
 def _sqlalchemy_connection(conn: Any) -> Any:
@@ -170,9 +194,9 @@ def _sqlalchemy_connection(conn: Any) -> Any:
     return conn if hasattr(conn, "exec_driver_sql") else conn.connection()
 
 
-async def _sqlalchemy_async(plan: Plan, conn: Any) -> list[Receipt]:
+async def _sqlalchemy_async(errand: Errand, conn: Any) -> list[Receipt]:
     """SQLAlchemy's own bridge: the sync Connection or Session behind the async one, run so that it awaits."""
-    receipts: list[Receipt] = await conn.run_sync(lambda sync_conn: _sqlalchemy(plan, sync_conn))
+    receipts: list[Receipt] = await conn.run_sync(lambda sync_conn: _sqlalchemy(errand, sync_conn))
     return receipts
 
 
@@ -193,20 +217,22 @@ def _dialect_name(name: str) -> str:
     return "postgres" if name == "postgresql" else name
 
 
-def _django(plan: Plan, conn: Any) -> list[Receipt]:
+def _django(errand: Errand, conn: Any) -> list[Receipt]:
     from django.db import transaction
 
     own = transaction.atomic(using=conn.alias) if conn.get_autocommit() else nullcontext()
-    with own, conn.cursor() as cursor:
+    with conn.cursor() as cursor:
 
         def execute(step: Step) -> Rows:
             cursor.execute(step.query.text("format"), step.query.args("format", step.params))
             return cursor.fetchall() if cursor.description else []
 
-        return run_plan(plan, execute)
+        run_plan(errand.check(conn.connection), execute)
+        with own:
+            return run_plan(errand.plan, execute)
 
 
-def _sqlite3(plan: Plan, conn: Any) -> list[Receipt]:
+def _sqlite3(errand: Errand, conn: Any) -> list[Receipt]:
     cursor = conn.cursor()
     cursor.row_factory = None  # whatever rows the caller likes, the plan reads tuples
 
@@ -214,13 +240,14 @@ def _sqlite3(plan: Plan, conn: Any) -> list[Receipt]:
         rows: Rows = cursor.execute(step.query.text("qmark"), step.query.args("qmark", step.params)).fetchall()
         return rows
 
+    run_plan(errand.check(conn), execute)
     # Python 3.12 added `autocommit`; before it, and by default, isolation_level None is what commits by itself.
     control = getattr(conn, "autocommit", -1)
     alone = control is True or (control == -1 and conn.isolation_level is None)
-    return _in_sqlite(conn.in_transaction, alone, cursor.execute, lambda: run_plan(plan, execute))
+    return _in_sqlite(conn, alone, cursor.execute, lambda: run_plan(errand.plan, execute))
 
 
-def _apsw(plan: Plan, conn: Any) -> list[Receipt]:
+def _apsw(errand: Errand, conn: Any) -> list[Receipt]:
     cursor = conn.cursor()
     cursor.row_trace = lambda cursor, row: row
 
@@ -228,22 +255,23 @@ def _apsw(plan: Plan, conn: Any) -> list[Receipt]:
         rows: Rows = cursor.execute(step.query.text("qmark"), step.query.args("qmark", step.params)).fetchall()
         return rows
 
-    return _in_sqlite(conn.in_transaction, True, cursor.execute, lambda: run_plan(plan, execute))
+    run_plan(errand.check(conn), execute)
+    return _in_sqlite(conn, True, cursor.execute, lambda: run_plan(errand.plan, execute))
 
 
-def _in_sqlite(begun: bool, alone: bool, sql: Callable[[str], Any], work: Callable[[], list[Receipt]]) -> list[Receipt]:
+def _in_sqlite(conn: Any, alone: bool, sql: Callable[[str], Any], work: Callable[[], list[Receipt]]) -> list[Receipt]:
     """Begin the caller's transaction if that is still to come; one of our own where the connection has none."""
-    if begun:
+    if conn.in_transaction:
         return work()
     sql(BEGIN)
-    if not alone:
-        return work()
     try:
         receipts = work()
     except BaseException:
-        sql("rollback")
+        if conn.in_transaction:
+            sql("rollback")  # there is nothing of the caller's in it yet
         raise
-    sql("commit")
+    if alone:
+        sql("commit")
     return receipts
 
 

@@ -28,6 +28,7 @@ class Opening:
         self._config: config.Config | None = None
         self._storage: Storage | None = None
         self._ready: Storage | None = None  # the same, once its schema is known to fit
+        self._known: weakref.WeakSet[Any] = weakref.WeakSet()  # connections of the caller's that were found to be right
         self._lent = Opening.lent_to_all  # a storage to work on instead of the configured one
         _openings.add(self)
 
@@ -70,16 +71,29 @@ class Opening:
 
     def adopt(self, sqlite_driver: str) -> None:
         """Use this library on a SQLite file, because the caller does: two drop each other's locks."""
-        cast(Any, self._made()).adopt_driver(sqlite_driver)
+        cast(Any, self.made()).adopt_driver(sqlite_driver)
+
+    def knows(self, conn: Any) -> bool:
+        """Whether this connection of the caller's is known to be on the storage's database."""
+        try:
+            return conn in self._known
+        except TypeError:
+            return False  # the library's connections cannot be kept track of: sqlite3's, which are quickly asked
+
+    def remember(self, conn: Any) -> None:
+        """It is."""
+        with contextlib.suppress(TypeError):
+            self._known.add(conn)
 
     def close(self) -> None:
         """Give back the connections; a later use opens anew."""
         with self._lock:
             storage, self._storage, self._ready = self._storage, None, None
+            self._known = weakref.WeakSet()
         if storage is not None:
             storage.close()
 
-    def _made(self) -> Storage:
+    def made(self) -> Storage:
         """The storage as an object, not yet connected."""
         with self._lock:
             if self._storage is None:
@@ -91,7 +105,7 @@ class Opening:
         return open_storage(given.database, schema=given.schema, patience=given.database_patience, keep=Opening.keep)
 
     def _made_ready(self) -> Storage:
-        storage = self._made()
+        storage = self.made()
         try:
             if storage.dialect == "sqlite" and storage.schema_state().current == 0:
                 storage.migrate()

@@ -176,6 +176,14 @@ class Storage(abc.ABC):
         """A fresh connection of the driver's to the same database, for a handler's own statements: the caller's to
         commit and close. psycopg: a transaction begins with the first statement. SQLite: with `begin immediate`."""
 
+    @abc.abstractmethod
+    def where(self) -> Step:
+        """What asks any connection which database it is on; it begins no transaction that reads."""
+
+    @abc.abstractmethod
+    def elsewhere(self, answer: Sequence[Sequence[Any]]) -> str | None:
+        """None: a connection that answers so is on this database. Else which one that is, for people."""
+
     # -- producing ---------------------------------------------------------------------------------------------
 
     @abc.abstractmethod

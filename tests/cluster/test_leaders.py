@@ -19,7 +19,7 @@ from .children import fire_all
 pytestmark = pytest.mark.impl_free
 
 TERM = 9
-EACH = 500
+EACH = 2_500  # of four schedules
 
 
 def test_two_leaders_at_work_fire_every_slot_of_every_schedule_once(storage: Storage, url: str) -> None:

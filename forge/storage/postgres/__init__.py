@@ -118,6 +118,7 @@ class PostgresStorage(Storage):
         role: str | None = None,
     ) -> None:
         self._queries = load_queries("postgres", check_schema_name(schema))
+        self._here: tuple[Any, ...] = ()  # which database and server this is; empty: not asked yet
         by_index = Step(self._queries.plan_by_index, {"local": False})
 
         def database(size: int, settle: Step | None = None, timeout: float | None = timeout) -> Database:
@@ -178,6 +179,23 @@ class PostgresStorage(Storage):
         """A statement whose plan must not depend on statistics, nor on when it was made."""
         settle = Step(self._queries.plan_by_index, {"local": True})
         return self._db.run(settle, Step(getattr(self._queries, name), params))[1]
+
+    def where(self) -> Step:
+        step = Step(self._queries.where_am_i, {})
+        if not self._here:
+            self._here = self._db.run(step)[0].fetchall()[0][:2]
+        return step
+
+    def elsewhere(self, answer: Sequence[Sequence[Any]]) -> str | None:
+        database, server, name, host, port = answer[0]
+        if (database, server) == self._here:
+            return None
+        # Asked again: the server may have been started anew, or another one have taken its place.
+        self._here = here = self._db.run(self.where())[0].fetchall()[0][:2]
+        if (database, server) == here:
+            return None
+        which = "" if server == here[1] else f" of another server ({host}:{port})" if host else " of another server"
+        return f"database {name}{which}"
 
     def connect(self) -> Any:
         try:

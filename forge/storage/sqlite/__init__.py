@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -144,6 +145,18 @@ class SqliteStorage(Storage):
 
     def _rows_now(self, name: str, /, **params: Any) -> list[tuple[Any, ...]]:
         return self._rows(name, now=self._now(), **params)
+
+    def where(self) -> Step:
+        return Step(self._sql.where_am_i, {})
+
+    def elsewhere(self, answer: Sequence[Sequence[Any]]) -> str | None:
+        file = next(str(row[2] or "") for row in answer if row[1] == "main")
+        if not file:
+            return "a database in memory"
+        try:
+            return None if os.path.samefile(file, self._db.path) else file
+        except OSError:  # one of them is not there, or not any more
+            return None if os.path.realpath(file) == os.path.realpath(self._db.path) else file
 
     def connect(self) -> Any:
         self._db.use_driver(self._db.driver)

@@ -684,6 +684,13 @@ delete from forge.job_key where key = any(array(
 -- name: schema_version
 select max(number) from forge.migration
 
+-- Which database a connection is on, whatever address and pooler it goes by: a server has been started at a time that
+-- no other has, to the microsecond.
+-- name: where_am_i
+select (select oid::bigint from pg_catalog.pg_database where datname = current_database()),
+       (extract(epoch from pg_postmaster_start_time()) * 1000000)::bigint,
+       current_database()::text, host(inet_server_addr()), inet_server_port()
+
 -- name: schema_exists
 select to_regclass('forge.migration') is not null
 

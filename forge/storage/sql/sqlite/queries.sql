@@ -358,6 +358,10 @@ delete from forge_job_key where key in (select key from forge_job_key where held
 -- name: schema_exists
 select count(*) from sqlite_master where type = 'table' and name = 'forge_migration'
 
+-- Not by the function pragma_database_list: that begins a transaction that reads.
+-- name: where_am_i
+pragma database_list
+
 -- Whether forge made this file when its tables were named job, queue and so on.
 -- name: unprefixed_tables
 select count(*) from sqlite_master where type = 'table' and name = 'job_history' and sql like '%keep_result%'

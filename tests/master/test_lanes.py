@@ -98,6 +98,30 @@ def test_large_payloads_are_not_piled_up_in_workers() -> None:
     assert made.window == MOST_AHEAD, "they are forgotten in time"
 
 
+def test_what_a_lane_holds_is_weighed_once_a_large_payload_has_come_and_until_it_has_gone() -> None:
+    made = lane(1, took=1e-6)
+    made.claimed(claims(50), 50, 50)
+    assert (made.heavy, made.weight(1.0)) == (False, 0)
+    light = sum(len(claim.payload) for claim in made.waiting)
+    made.claimed(claims(1, b" " * 100_000), 1, 1)
+    assert made.weight(1.0) == light + 100_000
+    made.dispatch(1.0)
+    assert not made.waiting and made.slots[0].in_hand
+    made.taken_bytes = 7_000_000
+    assert made.weight(2.0) == light + 7_100_000, "what workers and programs have counts as well"
+    made.slots[0].in_hand.clear()
+    made.taken_bytes = 0
+    assert made.weight(3.0) == 0
+    assert not made.heavy
+
+
+def test_a_claim_is_for_no_more_jobs_than_its_bytes_are_enough_for() -> None:
+    made = lane(1, took=1e-6)
+    assert made.most_of(1000) == 1000
+    made.claimed(claims(2, b" " * 500), 2, 2)
+    assert (made.most_of(1000), made.most_of(10)) == (2, 1)
+
+
 def test_short_jobs_are_claimed_before_the_last_one_that_waits_is_gone() -> None:
     made = lane(8, took=0.002)  # two each, and five more for each in the master's hands
     made.busy = True

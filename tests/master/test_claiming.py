@@ -1,0 +1,102 @@
+"""What a pod claims next: the look at idle queues, and how large payloads share its memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from forge.master.claiming import LEAST_BYTES, MOST_HELD, Claimer
+from forge.master.lanes import Lane
+from forge.storage.low_water import MOST_BYTES
+
+from .test_lanes import claims, lane
+
+pytestmark = pytest.mark.impl_free
+
+MIB = 1024 * 1024
+
+
+class Looked:
+    """Stands where the storage does, and the courier: an errand is run at once."""
+
+    def __init__(self, seconds: float | None, error: str | None = None) -> None:
+        self._answer = seconds, error
+        self.looks: list[tuple[list[str], Any]] = []
+        self.outages: list[str] = []
+        self.stuck = False
+
+    def next_due(self, queues: list[str], low_waters: Any) -> float | None:
+        self.looks.append((queues, low_waters))
+        return self._answer[0]
+
+    def send(self, errand: Callable[[], Any], then: Callable[[Any, str | None], None]) -> None:
+        answer = errand()
+        if not self.stuck:
+            then(None if self._answer[1] else answer, self._answer[1])
+
+    def outage(self, error: str) -> None:
+        self.outages.append(error)
+
+
+def claimer(storage: Any = None, **lanes: Lane) -> Any:
+    parts = [storage, None, storage, None, SimpleNamespace(), SimpleNamespace(), lanes, None]
+    made: Any = Claimer(*cast(Any, parts))
+    made.courier = storage
+    return made
+
+
+def test_the_look_at_idle_queues_goes_by_the_marks_of_their_claims() -> None:
+    database, a, b = Looked(-1.0), lane(1), lane(1)
+    for each in (a, b):
+        each.wanted(0.0)
+        each._look_at = 1e12
+    claimer(database, a=a, b=b).look(["a", "gone"])
+    assert database.looks == [(["a"], {"a": a.low_water})]
+    assert (a._look_at < 1e12, b._look_at) == (True, 1e12), "what is due is claimed"
+
+
+def test_a_look_that_fails_is_told_as_an_outage_and_one_under_way_is_not_joined_by_another() -> None:
+    database = Looked(None, "it is away")
+    made = claimer(database, a=lane(1))
+    made.look(["a"])
+    assert database.outages == ["it is away"]
+    database.stuck = True
+    made.look(["a"])
+    made.look(["a"])
+    assert len(database.looks) == 2
+    made.look([])
+    assert len(database.looks) == 2
+
+
+def heavy(made: Any, each: Lane, size: int) -> Lane:
+    """A lane that holds so many bytes, in jobs of 1 MiB."""
+    each.claimed(claims(size // MIB, b" " * MIB), 1, 1)
+    made._heavy.add(each)
+    return each
+
+
+def test_a_queue_that_holds_as_much_as_it_may_claims_nothing_and_waits_for_its_jobs_to_end() -> None:
+    made, full, other = claimer(), lane(1), lane(1)
+    heavy(made, full, MOST_HELD - LEAST_BYTES + MIB)
+    full.busy, full.room = True, 10
+    assert made._most_bytes(full, 1.0) == 0
+    assert full.next_look() is None, "else the loop would not rest"
+    assert made._most_bytes(other, 1.0) == MOST_BYTES, "and nobody else feels it"
+    full.waiting.popleft()
+    assert made._most_bytes(full, 2.0) == LEAST_BYTES
+    full.waiting.clear()
+    assert made._most_bytes(full, 3.0) == MOST_BYTES
+    assert not made._heavy
+
+
+def test_queues_with_large_payloads_have_even_shares_of_a_claims_worth_at_least() -> None:
+    made = claimer()
+    lanes = [heavy(made, lane(1), MOST_HELD // 2 - MOST_BYTES) for _ in range(2)]
+    assert [made._most_bytes(each, 1.0) for each in lanes] == [MOST_BYTES, MOST_BYTES]
+    lanes.append(heavy(made, lane(1), MIB))
+    assert [made._most_bytes(each, 2.0) for each in lanes] == [0, 0, MOST_BYTES]
+    lanes += [heavy(made, lane(1), MIB) for _ in range(9)]
+    assert made._most_bytes(lanes[-1], 3.0) == MOST_BYTES - MIB

@@ -156,6 +156,26 @@ def test_what_people_ask_for_may_take_longer_than_a_silence(pg_url: str) -> None
         assert asked[1].result(60) == {}
 
 
+def test_a_look_for_claims_whose_answer_was_lost_may_take_long(pg_url: str) -> None:
+    """It reads the whole table, which is made to take long by a lock; until it is over nothing is claimed."""
+    with open_storage(pg_url, timeout=0.3) as hasty, psycopg.connect(pg_url) as locking, ThreadPoolExecutor(1) as pool:
+        who = hasty.register("ada", ["letters"], "north", 1)
+        hasty.enqueue(plain_jobs(2))
+        lost = hasty.claim(who, "letters", 1)
+        who.doubtful[lost[0].token] = [0.0]
+        locking.execute("lock table forge.job in access exclusive mode")
+        claiming = pool.submit(hasty.claim, who, "letters", 5)
+        with psycopg.connect(pg_url, autocommit=True) as looking:
+            waited = (
+                "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+                " and clock_timestamp() - query_start > interval '1 s'"
+            )
+            while looking.execute(waited).fetchall() != [(1,)] and not claiming.done():
+                time.sleep(0.01)
+        locking.rollback()
+        assert len(claiming.result(60)) == 2
+
+
 def test_a_producer_that_is_slow_over_its_jobs_is_not_taken_for_a_silent_server(pg_url: str) -> None:
     with open_storage(pg_url, timeout=0.2) as storage:
 

@@ -27,7 +27,7 @@ from forge.storage.contract import (
     run_plan,
 )
 from forge.storage.low_water import LowWater, scan
-from forge.storage.postgres.connection import Connection, Database, Int8Array, Timestamp, hot, pipeline, rows_of
+from forge.storage.postgres.connection import LONG, Connection, Database, Int8Array, Timestamp, hot, pipeline, rows_of
 from forge.storage.postgres.endings import Batch
 from forge.storage.postgres.rows import as_claims, bare_claim, packed_ids
 from forge.storage.statements import Queries
@@ -253,7 +253,7 @@ class Claims:
         now = time.monotonic()
         due = [token for token, looks in who.doubtful.items() if looks[0] <= now]
         if due:
-            rows = self._db.attempt(lambda conn: pipeline(conn, self._claimed(due))[-1].fetchall())
+            rows = self._db.run(*self._claimed(due), limit=LONG)[-1].fetchall()
             found = self._counted(who, [bare_claim(*row) for row in rows])  # their ends are counted too
             self.finalize([Ending(claim, Released()) for claim in found])
             for token in due:
@@ -265,7 +265,8 @@ class Claims:
 
     def _claimed(self, tokens: list[int]) -> list[Step]:
         """On connections that go by index, where it cannot."""
-        return [Step(self._queries.plan_by_scan, {}), Step(self._queries.claimed, {"claims": tokens})]
+        settings = Step(self._queries.plan_by_scan, {}), Step(self._queries.take_your_time, {})
+        return [*settings, Step(self._queries.claimed, {"claims": tokens})]
 
 
 class _Try:

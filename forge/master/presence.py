@@ -11,7 +11,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 from uuid import UUID
 
 from forge.cluster.reaper import Streak
@@ -25,7 +25,9 @@ from forge.storage.contract import SETTINGS, Incarnation
 
 __all__ = ["Beat", "Presence", "prepare"]
 
-TELL_AFTER = 1.0  # seconds that a beat may take before the log tells of it
+T = TypeVar("T")
+
+TELL_AFTER = 1.0  # seconds that an answer to the heart may take before the log tells of it
 ASK_EVERY = 0.25  # seconds between questions for cancellations that a wake-up for no queue in particular leads to
 
 
@@ -71,7 +73,7 @@ class Presence:
         self.streak = Streak()  # of beats, for the reaper
         self.nobody_leads: Callable[[], None] = lambda: None  # called when a pod has stopped to
         self.drained: Callable[[str], None] = lambda _: None  # called when somebody has drained that budget
-        self._beat_began: float | None = None  # monotonic: of the one under way
+        self._asked_at: float | None = None  # monotonic: since when the heart waits for an answer
         self._down_since: float | None = None
         self._told = False
         self._refuses = False  # results: it may still answer who only reads
@@ -91,10 +93,10 @@ class Presence:
         self._beater = Beater(
             self._post,
             every=self._config.heartbeat,
-            beat=self._beat,
+            beat=self._noted(self._beat),
             look_every=self._config.poll_interval,
-            cancels=self._cancels,
-            shares=self._shares,
+            cancels=self._noted(self._cancels),
+            shares=self._noted(self._shares),
         )
         self._ears = Ears(self._storage.listen(), self._post)
         self._beater.start()
@@ -128,15 +130,20 @@ class Presence:
 
     # -- on the beating thread and its own connection ----------------------------------------------------------
 
-    def _beat(self) -> Beat:
-        self._beat_began = began = time.monotonic()
-        try:
-            return self._beat_since(began)
-        finally:
-            self._beat_began = None
+    def _noted(self, errand: Callable[[], T]) -> Callable[[], T]:
+        """The errand, and since when it is under way."""
 
-    def _beat_since(self, began: float) -> Beat:
-        who = self._beating_for
+        def run() -> T:
+            self._asked_at = time.monotonic()
+            try:
+                return errand()
+            finally:
+                self._asked_at = None
+
+        return run
+
+    def _beat(self) -> Beat:
+        began, who = time.monotonic(), self._beating_for
         cancels: list[tuple[UUID, int]] = []
         if self.holding:
             alive, cancels = self._heart.pulse(who)
@@ -196,9 +203,9 @@ class Presence:
 
     def look_out(self, now: float) -> None:
         """Tell of a database that says nothing, long before it is given up. It may only be slow: the streak goes on."""
-        began = self._beat_began
-        if began is not None and now - began > TELL_AFTER:
-            self._tell(f"the database has not answered for {now - began:.0f} s", began, now)
+        since = self._asked_at
+        if since is not None and now - since > TELL_AFTER:
+            self._tell(f"the database has not answered for {now - since:.0f} s", since, now)
 
     def _tell(self, error: str, since: float, now: float) -> None:
         self._down_since = self._down_since or since

@@ -26,7 +26,7 @@ from forge.storage.contract import (
     run_plan,
 )
 from forge.storage.low_water import MOST_BYTES, LowWater, Marks, full, scan
-from forge.storage.postgres.connection import Connection, Database, Int8Array, hot, pipeline, rows_of
+from forge.storage.postgres.connection import LONG, Connection, Database, Int8Array, hot, pipeline, rows_of
 from forge.storage.postgres.endings import Batch
 from forge.storage.postgres.refusals import impatience
 from forge.storage.postgres.rows import as_claims, bare_claim, marks_params, micros_of, packed_ids, text_array
@@ -286,7 +286,7 @@ class Claims:
         now = time.monotonic()
         due = [token for token, looks in who.doubtful.items() if looks[0] <= now]
         if due:
-            rows = self._db.attempt(lambda conn: pipeline(conn, self._claimed(due))[-1].fetchall())
+            rows = self._db.run(*self._claimed(due), limit=LONG)[-1].fetchall()
             found = self._counted(who, [bare_claim(*row) for row in rows])  # their ends are counted too
             self.finalize([Ending(claim, Released()) for claim in found])
             for token in due:
@@ -298,7 +298,8 @@ class Claims:
 
     def _claimed(self, tokens: list[int]) -> list[Step]:
         """On connections that go by index, where it cannot."""
-        return [Step(self._queries.plan_by_scan, {}), Step(self._queries.claimed, {"claims": tokens})]
+        settings = Step(self._queries.plan_by_scan, {}), Step(self._queries.take_your_time, {})
+        return [*settings, Step(self._queries.claimed, {"claims": tokens})]
 
 
 class _Try:

@@ -188,7 +188,7 @@ class Database:
         self._must_limit = timeout is not None  # also behind a pooler, where it takes a transaction around each verb
         self._patience = PATIENCE if patience is None else patience
         self._pool: Pool | None = None
-        self._opening = threading.Lock()
+        self._opening: dict[int, threading.Lock] = {}
 
     # -- connections -------------------------------------------------------------------------------------------
 
@@ -213,9 +213,8 @@ class Database:
         """The pool of this process."""
         pool = self._pool
         if pool is None or pool.pid != os.getpid():
-            if pool is not None:
-                self._opening = threading.Lock()  # the parent's may be held by one of its threads
-            with self._opening:
+            # One for each process: the parent's may be held by one of its threads.
+            with self._opening.setdefault(os.getpid(), threading.Lock()):
                 if self._pool is pool:
                     # Who waits for a connection waits for a verb, which may have to find out that nobody answers.
                     wait = self._timeout + SILENCE + 5.0
@@ -290,11 +289,11 @@ class Database:
             try:
                 return self._once(work, limit)
             except psycopg.Error as e:
+                if _is_lost(e):
+                    self.pool().drop_idle()  # they may be lost with it: one try each would use up all tries
                 pause = self._pause(e, tries, time.monotonic() - began, retries)
                 if pause is None:
                     raise self.explain(e) from e
-                if _is_lost(e):
-                    self.pool().drop_idle()  # they may be lost with it: one try each would use up all tries
             time.sleep(pause)
             tries += 1
 

@@ -4,7 +4,9 @@ To a worker: a job (`id`, `kind`, `payload`, `attempt` …), an order (`do`), or
 
 - `{"do": "drain"}`: give back what has not started, finish what has, and leave.
 - `{"do": "recall"}`: give back what has not started; more may come.
-- `{"do": "cancel", "id": …, "why": …}`: tell the handler to stop; `{"do": "interrupt", "id": …}`: raise in it.
+- `{"do": "cancel", "id": …, "why": …, "ends": …}`: tell the handler to stop; unless it is done by then, its job ends
+  `cancelled`, `failed` (past its timeout) or `released` (the pod stops). `{"do": "interrupt", "id": …}`: raise in it.
+- `{"do": "stopping"}`: the pod stops; handlers may look whether it does.
 - `{"do": "stacks"}`: write the stacks of all threads to the log.
 - `{"answer": n, …}`: to the question with that number; `error` if it could not be answered.
 

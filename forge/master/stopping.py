@@ -1,7 +1,8 @@
-"""How a running job is made to stop, because it is past its timeout or was cancelled: it is asked, after a grace it is
-interrupted, after another its worker is killed with every process it started.
+"""How a running job is made to stop, because it is past its timeout or was cancelled, or the pod stops: it is asked,
+after a grace it is interrupted, after another its worker is killed with every process it started.
 
-Whatever it answers meanwhile counts: done is done. Of a job past its timeout, any other end is a failure that says so.
+Whatever it answers meanwhile counts: done is done. Of a job past its timeout, any other end is a failure that says so;
+of a pod that stops, any other end gives it back.
 """
 
 from __future__ import annotations
@@ -15,10 +16,13 @@ from forge.job import Cancelled, Claim, Ending, Failed, Released
 from forge.master.slots import Slot, Stop
 from forge.protocol import order_line
 
-__all__ = ["cancel", "ended_late", "overdue", "press", "timed_out"]
+__all__ = ["cancel", "ended_late", "leave", "notice", "overdue", "press", "timed_out"]
 
 DEFAULT_CURVE = {"curve": "decorrelated", "base": 1.0, "cap": 3600.0}
 RECALL_WITHIN = 0.2  # seconds in which a job that has not started comes back, or has started after all
+# Of the time that a pod has to stop: how much of it is left when its jobs are told to, and the most seconds of that.
+NOTICE, LONGEST_NOTICE = 0.2, 5.0
+STOPPING = "the pod is stopping"
 
 
 def cancel(slot: Slot, id: str, now: float) -> None:
@@ -33,6 +37,18 @@ def overdue(slot: Slot, now: float) -> None:
             slot.stops[id] = Stop(f"timeout after {claim.timeout} s", failed=True, next_at=now)
 
 
+def notice(shutdown_timeout: float) -> float:
+    """Seconds before the end of a pod at which its jobs are told to stop."""
+    return min(shutdown_timeout * NOTICE, LONGEST_NOTICE)
+
+
+def leave(slot: Slot, now: float, grace: float) -> None:
+    """The pod's time is nearly up: what runs is to end, or goes back."""
+    for id, _, _ in slot.running():
+        if id not in slot.stops:
+            slot.stops[id] = Stop(STOPPING, failed=False, next_at=now, leaving=True, grace=grace)
+
+
 def press(slot: Slot, now: float, grace: float) -> Stop | None:
     """Go one step further with each job whose time it is. The answer is the one for which the worker must be killed."""
     for id, stop in slot.stops.items():
@@ -44,12 +60,12 @@ def press(slot: Slot, now: float, grace: float) -> Stop | None:
             stop.next_at = now + RECALL_WITHIN
             continue
         stop.step += 1
-        stop.next_at = now + grace
+        stop.next_at = now + (grace if stop.grace is None else stop.grace)
         if stop.step == 1:
-            slot.say(order_line("cancel", id=id, why=stop.why))
+            slot.say(order_line("cancel", id=id, why=stop.why, ends=stop.ends))
         elif stop.step == 2:
             slot.say(order_line("interrupt", id=id))
-        else:
+        elif not stop.leaving:
             return stop
     return None
 

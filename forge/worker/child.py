@@ -26,6 +26,7 @@ import setproctitle
 
 from forge import fastpath
 from forge.app import Context, Forge, Handler
+from forge.app.context import Why
 from forge.app.registry import Owner
 from forge.config.model import QueueConfig
 from forge.job import Cancelled, Claim, Ending, Failed, Released
@@ -74,7 +75,7 @@ class Worker:
         self.handlers = handlers
         self.give_up_after = give_up_after
         self.link = MasterLink(self.say)
-        self.early: dict[UUID, str] = {}
+        self.early: dict[UUID, Why] = {}
         self.closed = False
         self._jobs = Line()
         self._lock = threading.Lock()  # of what is written to the channel
@@ -312,8 +313,11 @@ class Worker:
                 self.closed = True
                 self._recall()
                 self._runner.finish()
+            case "stopping":
+                self.link.stopping = True
             case "cancel":
-                self._cancel(UUID(message["id"]), message.get("why") or "cancelled by user")
+                why = Why(message.get("why") or "cancelled by user", message.get("ends") or "cancelled")
+                self._cancel(UUID(message["id"]), why)
             case "interrupt":
                 if (ctx := self._find(UUID(message["id"]))) is not None:
                     self._interrupt(ctx)
@@ -343,7 +347,7 @@ class Worker:
         self._jobs.put([claim for claim in taken if claim is None])
         return [claim for claim in taken if claim is not None]
 
-    def _cancel(self, id: UUID, why: str) -> None:
+    def _cancel(self, id: UUID, why: Why) -> None:
         ctx = self._find(id)
         if ctx is None and self._cancel_unstarted(id, why):
             return
@@ -357,15 +361,15 @@ class Worker:
             self.early.pop(id, None)
             ctx._stop(why)
 
-    def _cancel_unstarted(self, id: UUID, why: str) -> bool:
+    def _cancel_unstarted(self, id: UUID, why: Why) -> bool:
         unstarted = self._unstarted()
         found = next((claim for claim in unstarted if claim.id == id), None)
         self._jobs.put([claim for claim in unstarted if claim is not found])
         self._runner.jobs_came()
         if found is None:
             return False
-        timeout = why.startswith("timeout")  # of what has not begun
-        self._reply(Ending(found, Released() if timeout else Cancelled(why)), 0.0, 0.0)
+        # What has not begun has used up no time.
+        self._reply(Ending(found, Cancelled(why.text) if why.ends == "cancelled" else Released()), 0.0, 0.0)
         self.flush()
         return True
 
@@ -374,7 +378,7 @@ class Worker:
 
     def _interrupt(self, ctx: Context) -> None:
         if ctx._task is not None:
-            ctx._stop(ctx._why or "interrupted")
+            ctx._stop(ctx._why or Why("interrupted"))
         else:
             self._runner.interrupt(ctx)
 

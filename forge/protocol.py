@@ -11,9 +11,12 @@ To a worker: a job (`id`, `kind`, `payload`, `attempt` …), an order (`do`), or
 - `{"answer": n, …}`: to the question with that number; `error` if it could not be answered.
 
 Back: `{"hello": pid, "capacity": n}` once: so many jobs run at the same time. Then one reply per job, in any order:
-`id`, `status` and what belongs to it (`written`: the job's end is in the database already). And in between:
+`id`, `status` and what belongs to it (`written`: the job's end is in the database already; `delay`: seconds until a
+failed job is tried again, with `by_queue` unless its queue has a curve). And in between:
 
 - `{"say": "progress", "id": …, "percent": …, "message": …}`
+- `{"say": "delay", "id": …, "seconds": …}`: what the task's own backoff says of a job that is past its timeout, for the
+  case that the worker has to be killed for it.
 - `{"say": "leaving", "why": …}`: send no more; what has not started comes back. It goes when it is told to drain.
 - `{"ask": n, "for": "enqueue", "id": …, "jobs": […]}`: answered with `receipts`, one `[stored, id]` each.
 - `{"ask": n, "for": "acquire", "id": …, "scope": …, "tokens": …}`: answered with `granted`, or `retry_after` seconds.
@@ -153,7 +156,9 @@ def reply_line(ending: Ending, seconds: float) -> bytes:
     if isinstance(outcome, Released) and outcome.give_up_after is not None:
         reply["give_up_after"] = outcome.give_up_after
     if ending.delay:
-        reply["delay"] = ending.delay
+        reply["delay"] = abs(ending.delay)
+    if ending.delay < 0:
+        reply["by_queue"] = True
     if ending.children:
         reply["children"] = [record_of(job) for job in ending.children]
     if ending.traceback:
@@ -186,4 +191,5 @@ def ending_of(reply: dict[str, Any], claim: Claim) -> Ending:
             outcome = Released(message, give_up_after=reply.get("give_up_after"))
         case other:
             raise ValueError(f"no such status: {other!r}")
-    return Ending(claim, outcome, float(reply.get("delay", 0.0)), reply.get("traceback"))
+    delay = float(reply.get("delay", 0.0))
+    return Ending(claim, outcome, -delay if reply.get("by_queue") else delay, reply.get("traceback"))

@@ -16,7 +16,7 @@ from forge.master.lanes import Lane
 from forge.master.meter import Meter
 from forge.master.questions import Desk
 from forge.master.slots import Slot
-from forge.master.stopping import ended_late
+from forge.master.stopping import ended_late, told_delay
 from forge.master.writing import Writer
 from forge.protocol import ending_of
 
@@ -93,6 +93,8 @@ class Hearing:
             self._desk.asked(slot, message)
         elif message.get("say") == "progress":
             self._desk.progress(slot, message)
+        elif message.get("say") == "delay":
+            told_delay(slot, message)
         elif message.get("say") == "leaving":
             slot.leaving = str(message.get("why") or "its own request")
             slot.drain()

@@ -32,6 +32,7 @@ class Stop:
     step: int = 0  # asked, interrupted, killed
     leaving: bool = False  # the pod stops: the job goes back, and what does not stop is killed with the pod
     grace: float | None = None  # seconds between two steps, if not `cancel_grace`
+    delay: float | None = None  # seconds until the retry, if the worker has said
 
     @property
     def ends(self) -> str:

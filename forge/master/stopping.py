@@ -7,18 +7,17 @@ of a pod that stops, any other end gives it back.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
-from forge import fastpath
+from forge import delays
 from forge.job import Cancelled, Claim, Ending, Failed, Released
 from forge.master.slots import Slot, Stop
 from forge.protocol import order_line
+from forge.retry import Backoff
 
-__all__ = ["cancel", "ended_late", "leave", "notice", "overdue", "press", "timed_out"]
+__all__ = ["cancel", "ended_late", "leave", "notice", "overdue", "press", "timed_out", "told_delay"]
 
-DEFAULT_CURVE = {"curve": "decorrelated", "base": 1.0, "cap": 3600.0}
 RECALL_WITHIN = 0.2  # seconds in which a job that has not started comes back, or has started after all
 # Of the time that a pod has to stop: how much of it is left when its jobs are told to, and the most seconds of that.
 NOTICE, LONGEST_NOTICE = 0.2, 5.0
@@ -75,11 +74,24 @@ def ended_late(ending: Ending, stop: Stop, kinds: Mapping[str, Mapping[str, Any]
     if not stop.failed or not isinstance(ending.outcome, (Failed, Cancelled, Released)):
         return ending
     late = timed_out(ending.claim, stop, kinds)
-    return late._replace(traceback=ending.traceback, delay=ending.delay or late.delay)
+    return late._replace(traceback=ending.traceback, delay=ending.delay or late.delay)  # its own word comes first
 
 
 def timed_out(claim: Claim, stop: Stop, kinds: Mapping[str, Mapping[str, Any]]) -> Ending:
-    """The failure of a job past its timeout; it is tried again by its curve."""
-    about = {**DEFAULT_CURVE, **kinds.get(claim.kind, {})}
-    delay = fastpath.delay(about["curve"], claim.attempt, about["base"], about["cap"], random.random())
+    """The failure of a job past its timeout; it is tried again by its curve, or as the worker has said before it was
+    killed."""
+    about = kinds.get(claim.kind, {})
+    if stop.delay is not None:
+        delay = stop.delay
+    elif "curve" in about:
+        delay = delays.by_curve(Backoff(about["curve"], about["base"], about["cap"]), claim.attempt)
+    else:
+        delay = delays.by_default(claim.attempt)
     return Ending(claim, Failed(stop.why), delay)
+
+
+def told_delay(slot: Slot, message: Mapping[str, Any]) -> None:
+    """A worker says what the task's own backoff is for a job that is past its timeout."""
+    stop, seconds = slot.stops.get(str(message.get("id"))), message.get("seconds")
+    if stop is not None and type(seconds) in (int, float) and 0 <= cast(float, seconds) <= delays.LONGEST:
+        stop.delay = cast(float, seconds)

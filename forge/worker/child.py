@@ -29,9 +29,11 @@ from forge.app import Context, Forge, Handler
 from forge.app.context import Why
 from forge.app.registry import Owner
 from forge.config.model import QueueConfig
+from forge.delays import called
 from forge.job import Cancelled, Claim, Ending, Failed, Released
 from forge.logs import current_job, write_stacks
 from forge.protocol import MAX_LINE, line_of, reply_line, within_limit
+from forge.retry import Backoff
 from forge.worker.asking import MasterLink
 from forge.worker.line import Line
 from forge.worker.reading import Reading
@@ -359,7 +361,24 @@ class Worker:
             ctx = self._find(id)
         if ctx is not None:
             self.early.pop(id, None)
+            if why.ends == "failed":
+                self._tell_delay(ctx)
             ctx._stop(why)
+
+    def _tell_delay(self, ctx: Context) -> None:
+        """Should this process have to be killed for the job, nobody else could ask its task's own backoff. In a thread
+        of its own: it is user code, and who reads must not wait for it."""
+        handler = self.handlers.get(ctx.kind)
+        if handler is None or isinstance(handler.backoff, Backoff):
+            return
+        backoff = handler.backoff
+
+        def tell() -> None:
+            with contextlib.suppress(Exception):  # then there is nothing to tell; if the handler ends, that is said
+                if (seconds := called(backoff, ctx.attempt)) is not None:
+                    self._send(line_of(say="delay", id=ctx.id.hex, seconds=seconds))
+
+        threading.Thread(target=tell, name="backoff", daemon=True).start()
 
     def _cancel_unstarted(self, id: UUID, why: Why) -> bool:
         unstarted = self._unstarted()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import random
 import traceback
 from collections.abc import Callable, Coroutine, Mapping
@@ -17,13 +16,13 @@ from typing import Any
 
 import orjson
 
-from forge import codec, fastpath
+from forge import codec, delays
 from forge.app.context import Context, stopped
 from forge.app.registry import Handler
 from forge.errors import InvalidJob
 from forge.job import Claim, Done, Ending, Failed, Outcome, Released, Written
 from forge.logs import current_job
-from forge.retry import DEFAULT_BACKOFF, Backoff
+from forge.retry import Backoff
 
 __all__ = ["UNKNOWN_KIND_PAUSE", "aperform", "concluded", "perform", "raised", "unknown_kind"]
 
@@ -205,19 +204,19 @@ def _traceback_of(error: BaseException) -> str:
 
 
 def _delay(handler: Handler, claim: Claim, outcome: Outcome) -> float:
-    """Seconds until the retry of a failed job, by the task's curve; by forge's own if the user's is broken."""
+    """Seconds until the retry of a failed job, by the task's curve; by the default if it names none, or its own is
+    broken."""
     if not isinstance(outcome, Failed):
         return 0.0
     curve = handler.backoff
-    if not isinstance(curve, Backoff):
-        try:
-            seconds = float(curve(claim.attempt))
-            if math.isfinite(seconds) and seconds >= 0:
-                return seconds
-        except Exception as e:  # noqa: BLE001 (user code)
-            outcome.message += f" (and its backoff failed: {_message_of(e)})"
-        curve = DEFAULT_BACKOFF
-    return fastpath.delay(curve.curve, claim.attempt, curve.base, curve.cap, random.random())
+    if isinstance(curve, Backoff):
+        return delays.by_curve(curve, claim.attempt)
+    try:
+        seconds = delays.called(curve, claim.attempt)
+    except Exception as e:  # noqa: BLE001 (user code)
+        seconds = None
+        outcome.message += f" (and its backoff failed: {_message_of(e)})"
+    return delays.by_default(claim.attempt) if seconds is None else seconds
 
 
 _OWN = ("forge/worker/steps.py", "forge/worker/runners.py", "forge/_fastpath.pyx", "forge/_fastpath_py.py")

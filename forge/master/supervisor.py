@@ -374,6 +374,7 @@ class Master:
         self._duties.stop()
         self._claimer.stopping = True
         self.crew.stop(self._stop_by, notice(self.config.shutdown_timeout))
+        self._hurry()
         self.programs.drain()
         self._sharing.leave()
         self._offers.close()

@@ -29,7 +29,7 @@ from forge.app import Context, Forge, Handler
 from forge.app.context import Why
 from forge.app.registry import Owner
 from forge.config.model import QueueConfig
-from forge.delays import called
+from forge.delays import by_default, called
 from forge.job import Cancelled, Claim, Ending, Failed, Released
 from forge.logs import current_job, write_stacks
 from forge.protocol import MAX_LINE, line_of, reply_line, within_limit
@@ -207,7 +207,7 @@ class Worker:
         line = reply_line(ending, seconds)
         if len(line) > MAX_LINE:
             words = f"the reply has {len(line):,} bytes with result, jobs and traceback; the limit is {MAX_LINE:,}"
-            line = reply_line(Ending(ending.claim, Failed(words), ending.delay), seconds)
+            line = reply_line(Ending(ending.claim, Failed(words), by_default(ending.claim.attempt)), seconds)
         with self._lock:
             self._replied += 1
             self.replies.append(line)

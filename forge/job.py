@@ -228,7 +228,7 @@ class Ending(NamedTuple):
 
     claim: Claim
     outcome: Outcome
-    delay: float = 0.0  # Failed: seconds until the retry, from the curve
+    delay: float = 0.0  # Failed: seconds until the retry, from the curve; below 0: so many unless the queue has a curve
     traceback: str | None = None
     result: bytes | None = None  # Done: JSON text to keep
     children: tuple[NewJob, ...] = ()  # Done: jobs that are stored with this ending or not at all
@@ -319,7 +319,7 @@ class QueueSettings:
     name: str
     max_workers: int = 1  # over the whole cluster
     paused: bool = False
-    backoff_enabled: bool = False  # throttle pauses grow by the curve instead of a flat 60 s
+    backoff_enabled: bool = False  # retries of tasks without a curve, and throttle pauses, grow by the queue's
     backoff_base_seconds: int = 60
     backoff_max_seconds: int = 1800
     throttle: Literal["queue", "hint"] = "queue"

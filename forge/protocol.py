@@ -4,15 +4,20 @@ To a worker: a job (`id`, `kind`, `payload`, `attempt` …), an order (`do`), or
 
 - `{"do": "drain"}`: give back what has not started, finish what has, and leave.
 - `{"do": "recall"}`: give back what has not started; more may come.
-- `{"do": "cancel", "id": …, "why": …}`: tell the handler to stop; `{"do": "interrupt", "id": …}`: raise in it.
+- `{"do": "cancel", "id": …, "why": …, "ends": …}`: tell the handler to stop; unless it is done by then, its job ends
+  `cancelled`, `failed` (past its timeout) or `released` (the pod stops). `{"do": "interrupt", "id": …}`: raise in it.
+- `{"do": "stopping"}`: the pod stops; handlers may look whether it does.
 - `{"do": "stacks"}`: write the stacks of all threads to the log.
 - `{"do": "ping"}`, to a zygote alone: it answers `{"pong": true}`.
 - `{"answer": n, …}`: to the question with that number; `error` if it could not be answered.
 
 Back: `{"hello": pid, "capacity": n}` once: so many jobs run at the same time. Then one reply per job, in any order:
-`id`, `status` and what belongs to it (`written`: the job's end is in the database already). And in between:
+`id`, `status` and what belongs to it (`written`: the job's end is in the database already; `delay`: seconds until a
+failed job is tried again, with `by_queue` unless its queue has a curve). And in between:
 
 - `{"say": "progress", "id": …, "percent": …, "message": …}`
+- `{"say": "delay", "id": …, "seconds": …}`: what the task's own backoff says of a job that is past its timeout, for the
+  case that the worker has to be killed for it.
 - `{"say": "leaving", "why": …}`: send no more; what has not started comes back. It goes when it is told to drain.
 - `{"ask": n, "for": "enqueue", "id": …, "jobs": […]}`: answered with `receipts`, one `[stored, id]` each.
 - `{"ask": n, "for": "acquire", "id": …, "scope": …, "tokens": …}`: answered with `granted`, or `retry_after` seconds.
@@ -172,7 +177,9 @@ def reply_line(ending: Ending, seconds: float) -> bytes:
     if isinstance(outcome, Released) and outcome.give_up_after is not None:
         reply["give_up_after"] = outcome.give_up_after
     if ending.delay:
-        reply["delay"] = ending.delay
+        reply["delay"] = abs(ending.delay)
+    if ending.delay < 0:
+        reply["by_queue"] = True
     if ending.children:
         reply["children"] = [record_of(job) for job in ending.children]
     if ending.traceback:
@@ -210,7 +217,8 @@ def ending_of(reply: dict[str, Any], claim: Claim) -> Ending:
             raise ValueError(f"no such status: {as_text(other, 100)}")
     if (error_type := _text(reply, "error_type")) is not None:
         outcome.error_type = error_type
-    return Ending(claim, outcome, _seconds(reply, "delay") or 0.0, _text(reply, "traceback"))
+    delay = _seconds(reply, "delay") or 0.0
+    return Ending(claim, outcome, -delay if _flag(reply, "by_queue") else delay, _text(reply, "traceback"))
 
 
 def seconds_taken(reply: dict[str, Any]) -> float:

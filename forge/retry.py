@@ -40,7 +40,8 @@ class Backoff:
 # A task's own function: attempts so far (1 after the first) to seconds.
 BackoffLike = Backoff | Curve | Callable[[int], float]
 
-# Users expect a retry soon, and never in lock-step.
+# Users expect a retry soon, and never in lock-step. This very object stands for a task that names no curve: its queue's
+# comes before it.
 DEFAULT_BACKOFF = Backoff()
 
 

@@ -18,6 +18,7 @@ from forge import logs
 from forge.config.model import LoggingConfig
 from forge.errors import LockedError
 from forge.master.pidfile import PidFile
+from tests.master.conftest import eventually, making
 
 pytestmark = pytest.mark.impl_free
 
@@ -172,3 +173,14 @@ def test_a_pid_file_left_behind_is_taken_over_with_its_mode(tmp_path: Path, umas
     held = PidFile(path)
     assert mode(path) == 0o644
     held.close()
+
+
+@pytest.mark.parametrize("umask", [0, 0o077], indirect=True)
+def test_a_masters_files_have_their_modes_whatever_the_umask(tmp_path: Path, sqlite_url: str, umask: int) -> None:
+    for project in making(tmp_path, sqlite_url):
+        project.settings(f'[logging]\nfile = "{tmp_path}/forge.log"\n[queues.default]\nmax_workers = 1\n')
+        pod = project.launch("--pid-file", "forge.pid")
+        eventually(lambda: (tmp_path / "forge.log").exists() and "ready in" in (tmp_path / "forge.log").read_text())
+        modes = [mode(tmp_path / name) for name in ("forge.log", "forge.pid", "forge.db-master")]
+        assert pod.stop() == 0
+        assert modes == [0o600, 0o644, 0o600]

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any, ParamSpec, TypeVar, Unpack, cast, overload
+from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar, Unpack, cast, overload
 from uuid import UUID
 
 from forge.app.fields import EnqueueOptions
@@ -23,10 +23,10 @@ from forge.app.tasks import Call, Enqueueable
 from forge.app.transaction import Transaction, open_transaction
 from forge.codec import as_text, encode_payload
 from forge.errors import UsageError
-from forge.job import Cancelled, Claim, Deduped, Done, Ending, Failed, NewJob, Outcome, Receipt
+from forge.job import Cancelled, Claim, Deduped, Done, Ending, Failed, NewJob, Outcome, Receipt, Released
 from forge.logs import current_job as _current
 
-__all__ = ["Context", "current_job", "stopped"]
+__all__ = ["Context", "Why", "current_job", "stopped"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -34,6 +34,13 @@ T = TypeVar("T")
 
 PROGRESS_EVERY = 0.1  # seconds between two words of progress that are passed on
 PROGRESS_TEXT = 1000  # characters of a message
+
+
+class Why(NamedTuple):
+    """Why a handler should stop, and how its job ends then if it is not done."""
+
+    text: str
+    ends: Literal["cancelled", "failed", "released"] = "cancelled"
 
 
 class JobLog(logging.LoggerAdapter[logging.Logger]):
@@ -52,7 +59,7 @@ class Context:
 
     # As they are at first, on the class: most jobs change none of them, and to set them for each costs 0.2 µs.
     _children: list[NewJob] | None = None
-    _why: str | None = None  # it should stop: why
+    _why: Why | None = None  # it should stop
     _written = False  # the job's end is in the database
     _loop: asyncio.AbstractEventLoop  # of an `async def` handler, set before
     _task: asyncio.Task[Any] | None = None
@@ -111,9 +118,16 @@ class Context:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the handler should stop: the job was cancelled, or its time is up. Only `def` handlers need to look;
-        an `async def` one gets asyncio's CancelledError."""
+        """Whether the handler should stop: the job was cancelled, or its time is up, or the pod's. Only `def` handlers
+        need to look; an `async def` one gets asyncio's CancelledError."""
         return self._why is not None
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the pod is about to stop: there is `shutdown_timeout` from then on to end the job. What is not done
+        when that is nearly over is told to stop, as if cancelled, and runs again elsewhere with its attempt restored.
+        """
+        return self._link.stopping
 
     def raise_if_cancelled(self) -> None:
         """Stop here if the handler should."""
@@ -249,22 +263,28 @@ class Context:
 
     # -- for who runs it ---------------------------------------------------------------------------------------
 
-    def _stop(self, why: str) -> None:
+    def _stop(self, why: Why) -> None:
         """From another thread: tell the handler to stop."""
         self._why = why
         if self._task is not None:
-            self._loop.call_soon_threadsafe(self._task.cancel)
+            self._loop.call_soon_threadsafe(self._task.cancel, why.text)
 
     def _awaited_by(self, task: asyncio.Task[Any] | None) -> None:
         """It runs in this task; it may have been told to stop before that was known."""
         self._loop, self._task = asyncio.get_running_loop(), task
         if self._why is not None:
-            raise asyncio.CancelledError
+            raise asyncio.CancelledError(self._why.text)
 
 
-def stopped(why: str) -> Outcome:
-    """How a job ends that was told to stop: a timeout is a failure, which may be tried again."""
-    return Failed(why) if why.startswith("timeout") else Cancelled(why)
+def stopped(why: Why) -> Outcome:
+    """How a job ends that was told to stop: a timeout is a failure, which may be tried again; a job of a pod that
+    stops goes back as if never claimed."""
+    match why.ends:
+        case "failed":
+            return Failed(why.text)
+        case "released":
+            return Released()
+    return Cancelled(why.text)
 
 
 def _checked(task: Any) -> Enqueueable[..., Any]:

@@ -20,6 +20,8 @@ T = TypeVar("T")
 class Link(Protocol):
     """Who runs a job, as its context sees it. Answers come as futures, to be waited for or awaited."""
 
+    stopping: bool  # the pod is: its time to end jobs runs
+
     def enqueue(self, claim: Claim, jobs: list[NewJob]) -> Future[list[Receipt]]:
         """Store jobs now, whatever becomes of this one."""
         ...

@@ -59,11 +59,22 @@ class QueueConfig(Section):
     throttle: Literal["queue", "hint"] = setting(
         "queue", "a throttled job's `retry_after`: not heeded, the queue cools down by its backoff; or heeded"
     )
-    backoff_enabled: bool = setting(False, "cool-downs grow; else each is 60 s")
-    backoff_base_seconds: int = setting(
-        60, "the first cool-down, doubled with each that follows", low=1, high=DAY, clamp=True, unit="seconds"
+    backoff_enabled: bool = setting(
+        False,
+        "retries of jobs whose task names no backoff wait twice as long each time, and so does the queue after it was "
+        "throttled; else it is the default backoff, and 60 s",
     )
-    backoff_max_seconds: int = setting(1800, "the longest cool-down", low=1, high=DAY, clamp=True, unit="seconds")
+    backoff_base_seconds: int = setting(
+        60,
+        "the first cool-down, doubled with each that follows; the first retry waits twice that",
+        low=1,
+        high=DAY,
+        clamp=True,
+        unit="seconds",
+    )
+    backoff_max_seconds: int = setting(
+        1800, "the longest cool-down and wait for a retry", low=1, high=DAY, clamp=True, unit="seconds"
+    )
     retain_done_days: float = setting(7.0, "how long done jobs are kept", low=0, high=36_500, unit="days")
     retain_dead_days: float = setting(
         30.0, "how long dead and cancelled jobs are kept", low=0, high=36_500, unit="days"

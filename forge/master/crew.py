@@ -18,7 +18,7 @@ from forge.master.meter import Processes
 from forge.master.nursery import Nursery, how_it_ended
 from forge.master.rolling import Nurseries
 from forge.master.slots import Slot, Stop
-from forge.master.stopping import overdue, press, timed_out
+from forge.master.stopping import leave, overdue, press, timed_out
 from forge.master.suspects import ZYGOTE_DIED
 from forge.master.telling import counted, log
 from forge.protocol import MOST_UNANSWERED, ProtocolError, order_line
@@ -48,6 +48,7 @@ class Crew:
         self.nurseries: Nurseries  # set by whoever made both
         self.hear: Callable[[Slot], bool]  # the same; reads what a worker has said, False: nothing
         self.stopping = False  # nobody is replaced any more
+        self.notice = math.inf, 0.0  # monotonic: from when on jobs are told to stop, with this grace
         self.ready_within = 30.0  # seconds for a worker to say hello
         self._lanes, self._selector, self._ended = lanes, selector, ended
         self._gone: dict[Slot, float] = {}  # workers whose channel has closed, since when
@@ -184,6 +185,14 @@ class Crew:
 
     # -- orders ------------------------------------------------------------------------------------------------
 
+    def stop(self, by: float, notice: float) -> None:
+        """The pod stops: have every worker finish what it runs by then, with so much notice before."""
+        self.stopping = True
+        self.notice = by - notice if notice else math.inf, notice / 2
+        for slot in self.slots():
+            slot.say(order_line("stopping"))
+            slot.drain()
+
     def scale(self, by: int) -> None:
         """One worker more or less in every lane that has any, and never less than one."""
         for lane in self._lanes.values():
@@ -205,10 +214,14 @@ class Crew:
         """Jobs that must stop do. The answer is when to look again."""
         if slot.killed_for is None:
             overdue(slot, now)
+            told_at, notice_grace = self.notice
+            if now >= told_at:
+                leave(slot, now, notice_grace)
             stop = press(slot, now, grace)
             if stop is not None:
                 self.kill(slot, stop.why, blameless=True)
-        return min([now + LOOK_EVERY, *(max(stop.next_at, now + 0.01) for stop in slot.stops.values())])
+        at = [now + LOOK_EVERY, *(max(stop.next_at, now + 0.01) for stop in slot.stops.values())]
+        return min([*at, self.notice[0]] if now < self.notice[0] else at)
 
     # -- death -------------------------------------------------------------------------------------------------
 
@@ -344,7 +357,7 @@ class Crew:
         """Of a job that was told to stop, and had to be killed."""
         if stop.failed:
             return timed_out(claim, stop, self.nurseries.current.kinds)
-        return Ending(claim, Released(stop.why))  # its row says that it is cancelled
+        return Ending(claim, Released(None if stop.leaving else stop.why))  # its row says if it is cancelled
 
 
 def _fate(released: int, suspects: int, unstarted: int) -> str:

@@ -16,7 +16,7 @@ from forge.master.lanes import Lane
 from forge.master.meter import Meter
 from forge.master.questions import Desk
 from forge.master.slots import Slot, Stop
-from forge.master.stopping import ended_late, timed_out
+from forge.master.stopping import ended_late, timed_out, told_delay
 from forge.master.telling import a_bug
 from forge.master.writing import Writer, without_payload
 from forge.protocol import ProtocolError, ending_of, seconds_taken
@@ -113,6 +113,8 @@ class Hearing:
             self._desk.asked(slot, message)
         elif message.get("say") == "progress":
             self._desk.progress(slot, message)
+        elif message.get("say") == "delay":
+            told_delay(slot, message)
         elif message.get("say") == "leaving":
             slot.leaving = text(message, "why", 200)
             slot.drain()

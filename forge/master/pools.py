@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 
-from forge import fastpath
+from forge import delays
 from forge.codec import MAX_PAYLOAD, encode_payload
 from forge.config import PoolConfig
 from forge.errors import InvalidJob
@@ -20,7 +20,6 @@ from forge.master.lines import OutOfStep, outcome_of, request_line, shown
 from forge.master.nursery import how_it_ended
 from forge.master.places import Places
 from forge.master.processes import CANNOT_RUN, Process, Recipe, Yard
-from forge.retry import DEFAULT_BACKOFF
 
 __all__ = ["Child", "Pool", "failed", "unstarted"]
 
@@ -37,9 +36,7 @@ TELL_EVERY = 60.0  # seconds between complaints about the same program
 
 def failed(claim: Claim, message: str) -> Ending:
     """Failed, with the retry that a kind without a task has."""
-    curve = DEFAULT_BACKOFF
-    delay = fastpath.delay(curve.curve, claim.attempt, curve.base, curve.cap, random.random())
-    return Ending(claim, Failed(message), delay)
+    return Ending(claim, Failed(message), delays.by_default(claim.attempt))
 
 
 def unstarted(claim: Claim, why: str) -> Ending:

@@ -30,6 +30,14 @@ class Stop:
     failed: bool  # past its timeout: it has failed. Else it was cancelled, and its row says so
     next_at: float  # monotonic: when to go on
     step: int = 0  # asked, interrupted, killed
+    leaving: bool = False  # the pod stops: the job goes back, and what does not stop is killed with the pod
+    grace: float | None = None  # seconds between two steps, if not `cancel_grace`
+    delay: float | None = None  # seconds until the retry, if the worker has said
+
+    @property
+    def ends(self) -> str:
+        """What the job ends as, see `forge.protocol`."""
+        return "released" if self.leaving else "failed" if self.failed else "cancelled"
 
 
 class Heard(NamedTuple):

@@ -1,24 +1,27 @@
-"""How a running job is made to stop, because it is past its timeout or was cancelled: it is asked, after a grace it is
-interrupted, after another its worker is killed with every process it started.
+"""How a running job is made to stop, because it is past its timeout or was cancelled, or the pod stops: it is asked,
+after a grace it is interrupted, after another its worker is killed with every process it started.
 
-Whatever it answers meanwhile counts: done is done. Of a job past its timeout, any other end is a failure that says so.
+Whatever it answers meanwhile counts: done is done. Of a job past its timeout, any other end is a failure that says so;
+of a pod that stops, any other end gives it back.
 """
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
-from forge import fastpath
+from forge import delays
 from forge.job import Cancelled, Claim, Ending, Failed, Released
 from forge.master.slots import Slot, Stop
 from forge.protocol import order_line
+from forge.retry import Backoff
 
-__all__ = ["cancel", "ended_late", "overdue", "press", "timed_out"]
+__all__ = ["cancel", "ended_late", "leave", "notice", "overdue", "press", "timed_out", "told_delay"]
 
-DEFAULT_CURVE = {"curve": "decorrelated", "base": 1.0, "cap": 3600.0}
 RECALL_WITHIN = 0.2  # seconds in which a job that has not started comes back, or has started after all
+# Of the time that a pod has to stop: how much of it is left when its jobs are told to, and the most seconds of that.
+NOTICE, LONGEST_NOTICE = 0.2, 5.0
+STOPPING = "the pod is stopping"
 
 
 def cancel(slot: Slot, id: str, now: float) -> None:
@@ -33,6 +36,18 @@ def overdue(slot: Slot, now: float) -> None:
             slot.stops[id] = Stop(f"timeout after {claim.timeout} s", failed=True, next_at=now)
 
 
+def notice(shutdown_timeout: float) -> float:
+    """Seconds before the end of a pod at which its jobs are told to stop."""
+    return min(shutdown_timeout * NOTICE, LONGEST_NOTICE)
+
+
+def leave(slot: Slot, now: float, grace: float) -> None:
+    """The pod's time is nearly up: what runs is to end, or goes back."""
+    for id, _, _ in slot.running():
+        if id not in slot.stops:
+            slot.stops[id] = Stop(STOPPING, failed=False, next_at=now, leaving=True, grace=grace)
+
+
 def press(slot: Slot, now: float, grace: float) -> Stop | None:
     """Go one step further with each job whose time it is. The answer is the one for which the worker must be killed."""
     for id, stop in slot.stops.items():
@@ -44,12 +59,12 @@ def press(slot: Slot, now: float, grace: float) -> Stop | None:
             stop.next_at = now + RECALL_WITHIN
             continue
         stop.step += 1
-        stop.next_at = now + grace
+        stop.next_at = now + (grace if stop.grace is None else stop.grace)
         if stop.step == 1:
-            slot.say(order_line("cancel", id=id, why=stop.why))
+            slot.say(order_line("cancel", id=id, why=stop.why, ends=stop.ends))
         elif stop.step == 2:
             slot.say(order_line("interrupt", id=id))
-        else:
+        elif not stop.leaving:
             return stop
     return None
 
@@ -59,11 +74,24 @@ def ended_late(ending: Ending, stop: Stop, kinds: Mapping[str, Mapping[str, Any]
     if not stop.failed or not isinstance(ending.outcome, (Failed, Cancelled, Released)):
         return ending
     late = timed_out(ending.claim, stop, kinds)
-    return late._replace(traceback=ending.traceback, delay=ending.delay or late.delay)
+    return late._replace(traceback=ending.traceback, delay=ending.delay or late.delay)  # its own word comes first
 
 
 def timed_out(claim: Claim, stop: Stop, kinds: Mapping[str, Mapping[str, Any]]) -> Ending:
-    """The failure of a job past its timeout; it is tried again by its curve."""
-    about = {**DEFAULT_CURVE, **kinds.get(claim.kind, {})}
-    delay = fastpath.delay(about["curve"], claim.attempt, about["base"], about["cap"], random.random())
+    """The failure of a job past its timeout; it is tried again by its curve, or as the worker has said before it was
+    killed."""
+    about = kinds.get(claim.kind, {})
+    if stop.delay is not None:
+        delay = stop.delay
+    elif "curve" in about:
+        delay = delays.by_curve(Backoff(about["curve"], about["base"], about["cap"]), claim.attempt)
+    else:
+        delay = delays.by_default(claim.attempt)
     return Ending(claim, Failed(stop.why), delay)
+
+
+def told_delay(slot: Slot, message: Mapping[str, Any]) -> None:
+    """A worker says what the task's own backoff is for a job that is past its timeout."""
+    stop, seconds = slot.stops.get(str(message.get("id"))), message.get("seconds")
+    if stop is not None and type(seconds) in (int, float) and 0 <= cast(float, seconds) <= delays.LONGEST:
+        stop.delay = cast(float, seconds)

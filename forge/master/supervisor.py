@@ -38,6 +38,7 @@ from forge.master.programs import Programs
 from forge.master.questions import Desk
 from forge.master.rolling import Nurseries
 from forge.master.sharing import Sharing
+from forge.master.stopping import notice
 from forge.master.suspects import ZygoteDeaths
 from forge.master.telling import Sometimes, change_logs, counted, log
 from forge.master.wakes import Wakes
@@ -379,14 +380,14 @@ class Master:
         assert self._stop_by is not None
         self._notifier.stopping()
         self._duties.stop()
-        self.crew.stopping = self._claimer.stopping = True
+        self._claimer.stopping = True
+        self.crew.stop(self._stop_by, notice(self.config.shutdown_timeout))
+        self._hurry()
         self.programs.drain()
         self._sharing.leave()
         self._offers.close()
         for lane in self.lanes.values():
             self._give_back(lane)
-            for slot in lane.all_slots():
-                slot.drain()
         self._until(self._drained)
         self.crew.kill_all()
         self.programs.close()

@@ -112,7 +112,7 @@ class Writer:
         if (seconds := _due_in(ending)) is not None:
             self._due.add((claim.queue, seconds))
         if isinstance(outcome, Failed):
-            again = f"again in {ending.delay:.1f} s" if claim.attempt < claim.max_attempts else "dead"
+            again = _again(ending) if claim.attempt < claim.max_attempts else "dead"
             _tell(ending, f"failed, {again}", outcome.message)
 
     def release(self, claims: Iterable[Claim], why: str | None = None) -> None:
@@ -269,13 +269,18 @@ def without_payload(ending: Ending) -> Ending:
     return ending._replace(claim=ending.claim._replace(payload=b""))
 
 
+def _again(ending: Ending) -> str:
+    """When it is tried again, in words. Whether its queue has a curve, the database knows."""
+    return f"again in {abs(ending.delay):.1f} s{', or by its queue' if ending.delay < 0 else ''}"
+
+
 def _due_in(ending: Ending) -> float | None:
     """Seconds until the job may run again, None if that is not known or never."""
     match ending.outcome:
         case Released():
             return ending.delay
         case Failed() if ending.claim.attempt < ending.claim.max_attempts:
-            return ending.delay
+            return abs(ending.delay)
         case Snooze(seconds=seconds):
             return seconds
     return None

@@ -20,6 +20,7 @@ class MasterLink:
 
     def __init__(self, send: Callable[[bytes], None]) -> None:
         self._send = send
+        self.stopping = False
         self._numbers = itertools.count(1)
         self._open: dict[int, tuple[Future[Any], Callable[[dict[str, Any]], Any]]] = {}
 

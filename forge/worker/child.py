@@ -26,12 +26,15 @@ import setproctitle
 
 from forge import fastpath
 from forge.app import Context, Forge, Handler
+from forge.app.context import Why
 from forge.app.opening import Opening
 from forge.app.registry import Owner
 from forge.config.model import QueueConfig
+from forge.delays import by_default, called
 from forge.job import Cancelled, Claim, Ending, Failed, Released
 from forge.logs import current_job, write_stacks
 from forge.protocol import MAX_LINE, MOST_UNANSWERED, line_of, reply_line, within_limit
+from forge.retry import Backoff
 from forge.worker.asking import MasterLink
 from forge.worker.line import Line
 from forge.worker.outcomes import message_of
@@ -77,7 +80,7 @@ class Worker:
         self.handlers = handlers
         self.give_up_after = give_up_after
         self.link = MasterLink(self.say)
-        self.early: dict[UUID, str] = {}
+        self.early: dict[UUID, Why] = {}
         self.closed = False
         self._jobs = Line()
         self._lock = threading.Lock()  # of what is written to the channel
@@ -211,7 +214,7 @@ class Worker:
         except Exception as e:  # noqa: BLE001 (whatever is in it: this job fails, the others of this worker go on)
             line, words = b"", f"the reply cannot be written: {message_of(e)}"
         if not 0 < len(line) <= MAX_LINE:
-            line = reply_line(Ending(ending.claim, Failed(words), ending.delay), seconds)
+            line = reply_line(Ending(ending.claim, Failed(words), by_default(ending.claim.attempt)), seconds)
         with self._lock:
             self._replied += 1
             self.replies.append(line)
@@ -319,8 +322,11 @@ class Worker:
                 self.closed = True
                 self._recall()
                 self._runner.finish()
+            case "stopping":
+                self.link.stopping = True
             case "cancel":
-                self._cancel(UUID(message["id"]), message.get("why") or "cancelled by user")
+                why = Why(message.get("why") or "cancelled by user", message.get("ends") or "cancelled")
+                self._cancel(UUID(message["id"]), why)
             case "interrupt":
                 if (ctx := self._find(UUID(message["id"]))) is not None:
                     self._interrupt(ctx)
@@ -350,7 +356,7 @@ class Worker:
         self._jobs.put([claim for claim in taken if claim is None])
         return [claim for claim in taken if claim is not None]
 
-    def _cancel(self, id: UUID, why: str) -> None:
+    def _cancel(self, id: UUID, why: Why) -> None:
         ctx = self._find(id)
         if ctx is None and self._cancel_unstarted(id, why):
             return
@@ -362,17 +368,34 @@ class Worker:
             ctx = self._find(id)
         if ctx is not None:
             self.early.pop(id, None)
+            if why.ends == "failed":
+                self._tell_delay(ctx)
             ctx._stop(why)
 
-    def _cancel_unstarted(self, id: UUID, why: str) -> bool:
+    def _tell_delay(self, ctx: Context) -> None:
+        """Should this process have to be killed for the job, nobody else could ask its task's own backoff. In a thread
+        of its own: it is user code, and who reads must not wait for it."""
+        handler = self.handlers.get(ctx.kind)
+        if handler is None or isinstance(handler.backoff, Backoff):
+            return
+        backoff = handler.backoff
+
+        def tell() -> None:
+            with contextlib.suppress(Exception):  # then there is nothing to tell; if the handler ends, that is said
+                if (seconds := called(backoff, ctx.attempt)) is not None:
+                    self._send(line_of(say="delay", id=ctx.id.hex, seconds=seconds))
+
+        threading.Thread(target=tell, name="backoff", daemon=True).start()
+
+    def _cancel_unstarted(self, id: UUID, why: Why) -> bool:
         unstarted = self._unstarted()
         found = next((claim for claim in unstarted if claim.id == id), None)
         self._jobs.put([claim for claim in unstarted if claim is not found])
         self._runner.jobs_came()
         if found is None:
             return False
-        timeout = why.startswith("timeout")  # of what has not begun
-        self._reply(Ending(found, Released() if timeout else Cancelled(why)), 0.0, 0.0)
+        # What has not begun has used up no time.
+        self._reply(Ending(found, Cancelled(why.text) if why.ends == "cancelled" else Released()), 0.0, 0.0)
         self.flush()
         return True
 
@@ -381,7 +404,7 @@ class Worker:
 
     def _interrupt(self, ctx: Context) -> None:
         if ctx._task is not None:
-            ctx._stop(ctx._why or "interrupted")
+            ctx._stop(ctx._why or Why("interrupted"))
         else:
             self._runner.interrupt(ctx)
 

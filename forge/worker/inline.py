@@ -33,6 +33,8 @@ T = TypeVar("T")
 class Here:
     """A link that leads nowhere else: what a context asks is done at once, with the app's own storage."""
 
+    stopping = False
+
     def __init__(self, app: Owner) -> None:
         self._app = app
 

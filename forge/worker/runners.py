@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, Protocol
 from uuid import UUID
 
-from forge.app.context import Context
+from forge.app.context import Context, Why
 from forge.app.link import Link
 from forge.app.registry import Handler
 from forge.errors import Interrupted
@@ -34,7 +34,7 @@ class Crew(Protocol):
 
     handlers: Mapping[str, Handler]
     give_up_after: float | None  # seconds, for jobs of a kind nobody knows
-    early: dict[UUID, str]  # why jobs should stop that were on their way to their seat when the word came
+    early: dict[UUID, Why]  # why jobs should stop that were on their way to their seat when the word came
     closed: bool  # start no more
     replies: list[bytes]  # that have not been sent
 
@@ -162,7 +162,7 @@ class MainSeat(Seat):
             return
         self._meant = None
         if meant is self.ctx:
-            raise Interrupted("told to stop, and went on")
+            raise Interrupted(meant._why.text if meant._why is not None else "told to stop, and went on")
 
 
 class ThreadSeat(Seat):

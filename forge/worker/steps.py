@@ -15,13 +15,13 @@ from typing import Any
 
 import orjson
 
-from forge import codec, fastpath
+from forge import codec, delays
 from forge.app.context import Context, stopped
 from forge.app.registry import Handler
 from forge.errors import InvalidJob
 from forge.job import Claim, Done, Ending, Failed, Released, Written
 from forge.logs import current_job
-from forge.retry import DEFAULT_BACKOFF, Backoff
+from forge.retry import Backoff
 from forge.worker import outcomes
 
 __all__ = ["UNKNOWN_KIND_PAUSE", "aperform", "concluded", "perform", "raised", "unknown_kind"]
@@ -190,17 +190,17 @@ def unknown_kind(claim: Claim, give_up_after: float | None = None) -> Ending:
 
 
 def _delay(handler: Handler, claim: Claim) -> tuple[float, str | None]:
-    """Seconds until the retry of a failed job, by the task's curve; by forge's own if the user's is broken, and how."""
+    """Seconds until the retry of a failed job, by the task's curve; by the default if it names none, or if its own is
+    broken, and how."""
     curve, broken = handler.backoff, None
-    if not isinstance(curve, Backoff):
-        try:
-            seconds = codec.as_seconds(float(curve(claim.attempt)))
-            if seconds is not None:
-                return seconds, None
-        except BaseException as e:  # noqa: BLE001 (user code)
-            broken = outcomes.message_of(e)
-        curve = DEFAULT_BACKOFF
-    return fastpath.delay(curve.curve, claim.attempt, curve.base, curve.cap, random.random()), broken
+    if isinstance(curve, Backoff):
+        return delays.by_curve(curve, claim.attempt), None
+    try:
+        if (seconds := delays.called(curve, claim.attempt)) is not None:
+            return seconds, None
+    except BaseException as e:  # noqa: BLE001 (user code)
+        broken = outcomes.message_of(e)
+    return delays.by_default(claim.attempt), broken
 
 
 _OWN = (

@@ -29,7 +29,7 @@ from forge import config, logs
 from forge.config.model import QueueConfig
 from forge.errors import ForgeError
 from forge.protocol import Lines
-from forge.retry import Backoff
+from forge.retry import DEFAULT_BACKOFF, Backoff
 from forge.worker.audit import Audit
 from forge.worker.builtin import BUILTIN
 from forge.worker.child import StartFailed, Worker
@@ -240,11 +240,13 @@ def _become_worker(parent: int, make: Callable[[], Worker], control: socket.sock
 
 
 def _described(known: Known) -> dict[str, Any]:
-    """What the master, which imports no user code, must know of each kind: how long a retry waits after a timeout."""
+    """What the master, which imports no user code, must know of each kind: how long a retry waits after a timeout, if
+    its task names a curve. What a callable says is the worker's to tell."""
     found: dict[str, dict[str, Any]] = {}
     for kind, handler in known.handlers.items():
-        curve = handler.backoff if isinstance(handler.backoff, Backoff) else Backoff()
-        found[kind] = {"curve": curve.curve, "base": curve.base, "cap": curve.cap}
+        curve, found[kind] = handler.backoff, {}
+        if isinstance(curve, Backoff) and curve is not DEFAULT_BACKOFF:
+            found[kind] = {"curve": curve.curve, "base": curve.base, "cap": curve.cap}
         if BUILTIN.get(kind) is handler:
             found[kind]["builtin"] = True
     return found

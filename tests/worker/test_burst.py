@@ -15,6 +15,7 @@ import orjson
 import pytest
 
 from forge import Context, Done, Failed, Forge, Snooze, _fastpath_py, fastpath
+from forge.app.context import Why
 from forge.app.registry import Handler
 from forge.job import Claim
 from forge.logs import current_job
@@ -171,7 +172,7 @@ def test_it_begins_no_more_than_it_may(bench: Bench) -> None:
         if payload == "close":
             bench.crew.closed = True
         elif payload == "early":
-            bench.crew.early["somebody"] = "cancelled"
+            bench.crew.early["somebody"] = Why("cancelled")
 
     bench.handler(noop)
     for n in range(10):

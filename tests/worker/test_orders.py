@@ -177,6 +177,9 @@ def test_an_async_handler_is_cancelled_by_asyncios_means(
         ("raise", "timeout after 5 s", "error"),
         ("own", "timeout after 5 s", "error"),
         ("done", "timeout after 5 s", "ok"),
+        ("raise", "the pod is stopping", "released"),
+        ("throttled", "the pod is stopping", "released"),
+        ("done", "the pod is stopping", "ok"),
     ],
 )
 def test_what_a_handler_does_after_it_was_told_to_stop(
@@ -196,10 +199,11 @@ def test_what_a_handler_does_after_it_was_told_to_stop(
     worker = drive(app)
     id = worker.job("stop", {})
     gate.until_begun()
-    worker.order("cancel", id=id, why=why)
+    ends = {"timeout after 5 s": "failed", "the pod is stopping": "released"}.get(why, "cancelled")
+    worker.order("cancel", id=id, why=why, ends=ends)
     reply = worker.reply(id)
     assert reply["status"] == status
-    assert reply.get("message") == (None if status == "ok" else why)
+    assert reply.get("message") == (None if status in ("ok", "released") else why)
     assert ("delay" in reply) == (status == "error")
 
 
@@ -233,7 +237,7 @@ def test_a_handler_that_does_not_look_is_interrupted(
     worker = drive(app, **settings)
     id = worker.job("deaf")
     gate.until_begun()
-    worker.order("cancel", id=id, why="timeout after 1 s")
+    worker.order("cancel", id=id, why="timeout after 1 s", ends="failed")
     worker.order("interrupt", id=id)
     reply = worker.reply(id)
     assert (reply["status"], reply["message"]) == ("error", "timeout after 1 s")
@@ -412,3 +416,27 @@ def test_a_reply_that_is_too_long_for_a_line_fails_the_job(app: Forge, drive: Dr
     reply = worker.reply(worker.job("big", {}))
     assert reply["status"] == "error"
     assert "bytes with result, jobs and traceback; the limit is 16,777,216" in reply["message"]
+
+
+def test_a_worker_that_drains_is_not_stopping_until_the_pod_is(
+    app: Forge, drive: Drive, settings: dict[str, Any], gate: Gate
+) -> None:
+    @app.task(name="look")
+    def look(ctx: Context) -> list[bool]:
+        gate.begun(1)
+        gate.wait()
+        before = ctx.stopping
+        gate.begun(2)
+        while not ctx.stopping:
+            time.sleep(0.01)
+        return [before, ctx.stopping, ctx.cancelled]
+
+    worker = drive(app, **settings)
+    id = worker.job("look")
+    gate.until_begun(1)
+    worker.order("drain")  # as on a reload
+    gate.open()
+    gate.until_begun(2)
+    worker.order("stopping")
+    assert worker.reply(id)["result"] == [False, True, False]
+    assert worker.wait() == 0

@@ -159,7 +159,7 @@ class Endings:
         else:
             attempts -= isinstance(outcome, _REFUNDED)
             params = {"id": id_, "status": status.value, "attempts": attempts, "crashes": crashes, "errors": errors}
-            self._conn.rows(self._sql.give_back.sql, params | {"run_at": self._run_at(ending, queue, run_at)})
+            self._conn.rows(self._sql.give_back.sql, params | {"run_at": self._run_at(ending, queue, run_at, attempts)})
         self.fates.append((ending, status))
         return True
 
@@ -185,14 +185,21 @@ class Endings:
             return False
         return after(enqueued_at, outcome.give_up_after) <= self._now
 
-    def _run_at(self, ending: Ending, queue: str, before: int) -> int:
+    def _backoff(self, ending: Ending, queue: str, attempts: int) -> float:
+        """Seconds until a retry: by the task, or by the queue where that has a curve and the task none."""
+        if ending.delay >= 0:
+            return ending.delay
+        found = self._conn.rows(self._sql.backoff_of.sql, {"queue": queue, "attempts": attempts})
+        return float(found[0][0]) if found else -ending.delay
+
+    def _run_at(self, ending: Ending, queue: str, before: int, attempts: int) -> int:
         outcome = ending.outcome
         if isinstance(outcome, Released) and ending.delay == 0:
             return before  # it keeps its place
         if isinstance(outcome, Snooze):
             return after(self._now, outcome.seconds)
         if not isinstance(outcome, Throttled):
-            return after(self._now, ending.delay)
+            return after(self._now, self._backoff(ending, queue, attempts))
         found = self._conn.rows(self._sql.throttle_of.sql, {"queue": queue})
         throttle, until = found[0] if found else ("queue", None)
         if throttle == "hint" and _spares_queue(outcome):

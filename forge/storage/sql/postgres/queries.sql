@@ -173,6 +173,10 @@ with t as (
                 when t.outcome = 'throttled' and (t.delay is null or
                      (select q.throttle from forge.queue q where q.name = j.queue) is distinct from 'hint')
                 then greatest(now(), (select q.throttled_until from forge.queue q where q.name = j.queue))
+                when t.outcome = 'failed' and t.delay < 0
+                then now() + make_interval(secs => coalesce(
+                     (select least(q.backoff_base_seconds * 2.0 ^ least(j.attempts, 30), q.backoff_max_seconds)
+                        from forge.queue q where q.name = j.queue and q.backoff_enabled), -t.delay))
                 else now() + make_interval(secs => coalesce(t.delay, 0)) end as run_at,
            case when j.cancel_requested_at is not null or t.outcome = 'cancelled' then 'cancelled'
                 when t.outcome = 'dead' or j.too_old then 'dead'

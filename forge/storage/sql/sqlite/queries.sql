@@ -142,6 +142,9 @@ update forge_queue set throttle_attempts = min(throttle_attempts + 1, 30),
            else min(backoff_base_seconds * (1 << throttle_attempts), backoff_max_seconds) end as integer)
  where name = :queue and coalesce(throttled_until <= :now, true) and not (throttle = 'hint' and :job_only)
 
+-- name: backoff_of
+select min(backoff_base_seconds * (1 << min(:attempts, 30)), backoff_max_seconds) from queue where name = :queue and backoff_enabled
+
 -- name: throttle_of
 select throttle, throttled_until from forge_queue where name = :queue
 

@@ -1,0 +1,35 @@
+"""How long a failed job waits for its next try: curves and callables of tasks turned into seconds.
+
+A task that names no curve leaves that to its queue (`backoff_enabled`), which only the database knows: then the answer
+is below 0, and its absolute value is what to wait if the queue has no curve either. See `Ending.delay`.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+
+from forge import fastpath
+from forge.retry import DEFAULT_BACKOFF, Backoff
+
+__all__ = ["by_curve", "by_default", "called"]
+
+LONGEST = 10 * 365 * 86_400.0  # seconds; what a callable answers beyond that no calendar needs to hold
+
+
+def by_curve(curve: Backoff, attempt: int) -> float:
+    """Seconds after that attempt; below 0 for the default."""
+    seconds = fastpath.delay(curve.curve, attempt, curve.base, curve.cap, random.random())
+    return -seconds if curve is DEFAULT_BACKOFF else seconds
+
+
+def by_default(attempt: int) -> float:
+    """The same for a job whose task names no curve, or that has no task."""
+    return by_curve(DEFAULT_BACKOFF, attempt)
+
+
+def called(backoff: Callable[[int], float], attempt: int) -> float | None:
+    """What a task's own function says; None: nothing that could be waited for. Raises what it raises."""
+    seconds = float(backoff(attempt))
+    return min(seconds, LONGEST) if math.isfinite(seconds) and seconds >= 0 else None

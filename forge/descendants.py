@@ -1,10 +1,10 @@
 """Processes that come from forge's own, however they have hidden: the kernel's means to find and to end them.
 
 A process whose parent has died becomes a child of the nearest ancestor that is a *child subreaper*: the zygote, and
-above it the master. And every worker and every program carries a *mark* that all its descendants inherit, through
-`fork`, `exec`, `setsid` and an empty environment: the soft limit of the time that a realtime process may run without a
-pause, which is unlimited for everybody, and with the mark some 146,000 years. So whoever adopts a process can tell
-whose it was, while the process itself notices nothing.
+above it the master. And the zygote, every worker and every program carries a *mark* that all its descendants inherit,
+through `fork`, `exec`, `setsid` and an empty environment: the soft limit of the time that a realtime process may run
+without a pause, which is unlimited for everybody, and with the mark some 146,000 years. So whoever adopts a process can
+tell whose it was, while the process itself notices nothing.
 
 Linux only. Elsewhere nothing is adopted or marked, and a process that leaves its group is out of reach.
 """
@@ -16,14 +16,19 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Container, Iterator
 from pathlib import Path
+
+if sys.platform == "linux":
+    import resource
 
 __all__ = [
     "adopt_orphans",
     "children",
-    "end_marked",
+    "end_all",
     "kill_group",
+    "kill_marked",
     "mark",
     "mark_of",
     "parent_of",
@@ -51,10 +56,8 @@ def _prctl(option: int, value: int) -> None:
 
 
 def mark(number: int) -> None:
-    """Mark this process and all that will descend from it, from 1 on."""
-    if _LINUX:
-        import resource
-
+    """Mark this process and all that will descend from it, with a number above 0."""
+    if sys.platform == "linux":
         _, hard = resource.getrlimit(resource.RLIMIT_RTTIME)
         with contextlib.suppress(OSError, ValueError):  # whoever has set a limit there means it
             resource.setrlimit(resource.RLIMIT_RTTIME, (_FIRST_MARK + number, hard))
@@ -94,13 +97,23 @@ def children() -> Iterator[int]:
                 yield from map(int, Path(f"/proc/self/task/{thread}/children").read_text("ascii").split())
 
 
-def end_marked(ours: Callable[[int], bool]) -> bool:
-    """Kill and collect the children of this process that have a mark for which `ours` says so. Whether there were any:
-    then what they had started themselves becomes a child of this process as they die, so look again."""
-    found = [pid for pid in children() if (number := mark_of(pid)) and ours(number)]
+def kill_marked(ours: Callable[[int], bool], known: Container[int] = ()) -> list[int]:
+    """Kill the children of this process, other than the `known` ones, that have a mark for which `ours` says so. The
+    answer are those: as they die, what they have started becomes a child of this process, so look again then."""
+    found = [pid for pid in children() if pid not in known and (number := mark_of(pid)) and ours(number)]
     for pid in found:
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)
-        with contextlib.suppress(OSError):
-            os.waitpid(pid, os.WNOHANG)
-    return bool(found)
+    return found
+
+
+def end_all(within: float) -> None:
+    """Kill everything that descends from this process, which adopts orphans, and wait until it is gone."""
+    end = time.monotonic() + within
+    with contextlib.suppress(ChildProcessError):  # there is none left
+        while time.monotonic() < end:
+            for pid in children():
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+            if os.waitpid(-1, os.WNOHANG) == (0, 0):
+                time.sleep(0.002)

@@ -18,6 +18,7 @@ from forge.cli.reloading import Watcher, prepare_to_reload
 from forge.cli.starting import check_programs, overruled, programs, take_pid_file, take_sqlite_file
 from forge.cluster.services import TIMEOUT
 from forge.config import Config
+from forge.descendants import adopt_orphans
 from forge.errors import ExitCode
 from forge.master.notify import Notifier
 from forge.master.nursery import Nursery
@@ -68,6 +69,7 @@ def _run(words: list[str]) -> int:
         os.environ.update({variable: value for variable, value in cli.flags.items() if value})
         file = sqlite_file(cli.config.database)
         made = "created, " if file is not None and not file.exists() else ""
+        adopt_orphans()  # of a zygote that is killed
         nursery = cli.closing(new_nursery(cli.config))
         nursery.wait_until_ready()
         for warning in nursery.warnings(strict=cli.config.fork_safety == "strict"):

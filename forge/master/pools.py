@@ -1,15 +1,17 @@
 """Pools: warm children of any language, each with one job at a time, one line in and exactly one line back.
 
 A child that does anything else is out of step: what it says next could be taken for another job's answer, so it is
-killed and replaced, and the job it had is failed with the reason. The lines themselves are in `forge.master.lines`.
+killed and replaced, and the job it had is failed with the reason. If the child had not read that job, as the pipe that
+it is in tells, it is not the job's fault: another child is given it. The lines themselves are in `forge.master.lines`.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
+from uuid import UUID
 
 from forge import delays
 from forge.codec import MAX_PAYLOAD, encode_payload
@@ -31,6 +33,9 @@ LEAVE_WITHIN = 2.0  # seconds after its stdin was closed
 SETTLED = 1.0  # seconds: a child as old as this has been started for certain
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 30.0  # seconds before the successor of a child that never answered
 NOT_STARTED_PAUSE = (5.0, 60.0)  # seconds that a job whose program is missing stays away: as of an unknown kind
+# Times that a job is given to another child because one that had never answered a job spoke before it read this one: so
+# may its successors. One that has answered is different: its successor begins with this job.
+MOST_AGAIN = 3
 TELL_EVERY = 60.0  # seconds between complaints about the same program
 
 
@@ -91,12 +96,18 @@ class Child(Process):
             self._closed_a_pipe()
 
     def _closed_a_pipe(self) -> None:
-        job, unseen = self.job, self._never_saw_its_job(self.unread())
-        if unseen:
-            self.job = None
-        self.fail(f"it closed its {self._silent_pipe} and went on")
-        if unseen and job is not None:
-            self._pool.give_again(job)
+        why = f"it closed its {self._silent_pipe} and went on"
+        if self._never_saw_its_job(self.unread()):
+            self._fail_without_its_job(why)
+        else:
+            self.fail(why)
+
+    def _fail_without_its_job(self, why: str) -> None:
+        """It is of no more use; its job, which it has not read, is another's."""
+        job, self.job = self.job, None
+        self.fail(why)
+        if job is not None:
+            self._pool.give_again(job, None if self.answers else f"{self.who}: {why}")
 
     def _never_saw_its_job(self, unread: int) -> bool:
         """A child that has answered before and is leaving: the job can be given to another as if nothing had been.
@@ -133,6 +144,9 @@ class Child(Process):
             self.fail(f"it wrote without having a job (desync): {shown(data)}")
             return
         start = len(self._reply)
+        if not start and self.unread() >= self._request:
+            self._fail_without_its_job(f"it answered before it read the job (desync): {shown(data)}")
+            return
         self._reply += data
         end = self._reply.find(b"\n", start)
         if end > MAX_REPLY or (end < 0 and len(self._reply) > MAX_REPLY):
@@ -143,8 +157,6 @@ class Child(Process):
     def _answered(self, line: bytes, more: bytes) -> None:
         assert self.job is not None
         try:
-            if self.unread() >= self._request:
-                raise OutOfStep(f"it answered before it read the job (desync): {shown(line)}")
             outcome = outcome_of(line, str(self.job.id))
         except OutOfStep as e:
             self.fail(str(e))
@@ -211,7 +223,8 @@ class Pool:
     def __init__(self, name: str, config: PoolConfig, recipe: Recipe, yard: Yard, places: Places) -> None:
         self.name, self.kind = name, config.kind
         self.waiting: deque[Claim] = deque()
-        self.finish, self.starter_gone = places.finish, places.starter_gone
+        self.starter_gone = places.starter_gone
+        self._again: Counter[UUID] = Counter()  # jobs that no child has read, by no fault of theirs
         self._recipe, self._timeout = recipe, config.timeout
         self._yard, self._places = yard, places
         self._seats = [_Seat(f"{name}/{n}") for n in range(config.size)]
@@ -227,6 +240,11 @@ class Pool:
             self.finish(unstarted(claim, self._missing))
         else:
             self.waiting.append(claim)
+
+    def finish(self, ending: Ending) -> None:
+        """A job of its has ended."""
+        self._again.pop(ending.claim.id, None)
+        self._places.finish(ending)
 
     def take_out(self) -> list[Claim]:
         """The jobs that wait, for somebody else."""
@@ -258,8 +276,13 @@ class Pool:
         """Children with a job."""
         return (child for child in self.children() if child.job is not None)
 
-    def give_again(self, claim: Claim) -> None:
-        """It has not been seen by anybody."""
+    def give_again(self, claim: Claim, why: str | None = None) -> None:
+        """It has not been seen by anybody. With a reason `why` that may be so again, only a few times."""
+        if why is not None:
+            self._again[claim.id] += 1
+            if self._again[claim.id] > MOST_AGAIN:
+                self.finish(failed(claim, why))
+                return
         self._places.put_back(claim)
         self.waiting.appendleft(claim)
 

@@ -7,13 +7,16 @@ cannot become ready changes nothing.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import selectors
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from forge.config import Config
+from forge.descendants import kill_marked, mark_of
 from forge.errors import ForgeError
 from forge.master.nursery import READY_WITHIN, Nursery
 from forge.master.telling import a_bug, log
@@ -53,13 +56,14 @@ class Nurseries:
         self._again_at: float | None = None  # monotonic: when to try to replace a dead one
         self._deaths = 0
         self._ping_at = 0.0  # monotonic
+        self._strays = False  # whether there may be processes of a zygote that is gone
         self._selector, self._heard, self._settled = selector, heard, settled
         self._watch(first)
 
     @property
     def unsettled(self) -> bool:
         """Whether a look at the clock is needed soon."""
-        return self._coming is not None or self._again_at is not None
+        return self._coming is not None or self._again_at is not None or self._strays
 
     def all(self) -> Iterator[Nursery]:
         """Those that can be spoken to."""
@@ -82,6 +86,18 @@ class Nurseries:
         self._ping(now)
         if self._again_at is not None and now >= self._again_at:
             self.start(self._config)
+        if self._strays:
+            self._end_strays()
+
+    def _end_strays(self) -> None:
+        """What came from a zygote that is gone, workers and what they detached, has become a child of this process, if
+        that adopts orphans. Each round kills those whose parents the last one has killed."""
+        own = mark_of(os.getpid())  # of a worker of somebody else's: everything here has it
+        found = kill_marked(lambda number: number != own)
+        for pid in found:
+            with contextlib.suppress(OSError):
+                os.waitpid(pid, os.WNOHANG)
+        self._strays = bool(found)
 
     def _ping(self, now: float) -> None:
         """One that does not answer is stopped or stuck. It is killed, which ends its workers, and replaced."""
@@ -111,6 +127,11 @@ class Nurseries:
         for nursery in [*self.all(), self.current]:
             nursery.close()
         self._coming, self._again_at = None, None
+        for _ in range(100):
+            self._end_strays()
+            if not self._strays:
+                break
+            time.sleep(0.01)
 
     def _watch(self, nursery: Nursery) -> None:
         self._selector.register(nursery.control, selectors.EVENT_READ, lambda: self._on_control(nursery))
@@ -180,6 +201,7 @@ class Nurseries:
             self._selector.unregister(nursery.control)
         nursery.kill()
         nursery.close()
+        self._end_strays()
 
     def _gone(self, nursery: Nursery, coming: bool, why: str | None = None) -> None:
         if coming:
@@ -191,6 +213,7 @@ class Nurseries:
                 self._deaths = 0
             if self._coming is None:
                 self._try_again(f"the zygote {how}, and its workers with it")
+        self._end_strays()
         self._old.discard(nursery)
 
     def _try_again(self, why: str) -> None:

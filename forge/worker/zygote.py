@@ -7,9 +7,9 @@ after the imports says so, or names what a module has left running.
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import gc
+import itertools
 import logging
 import os
 import random
@@ -17,7 +17,7 @@ import selectors
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -27,6 +27,7 @@ import setproctitle
 
 from forge import config, logs
 from forge.config.model import QueueConfig
+from forge.descendants import adopt_orphans, end_all, kill_marked, mark, signal_at_parents_death
 from forge.errors import ForgeError
 from forge.protocol import Lines
 from forge.retry import DEFAULT_BACKOFF, Backoff
@@ -39,30 +40,32 @@ from forge.worker.schedules import declared
 
 __all__ = ["die_with_parent", "main"]
 
-_PR_SET_PDEATHSIG = 1
+# The signal that tells of the master's death: one that no module has a use for. Elsewhere the closed socket must do.
+PARENT_GONE = signal.SIGRTMIN if sys.platform == "linux" else 0
+LEAVE_WITHIN = 1.5  # seconds for everything below it to be gone; only what the kernel itself waits for takes any time
 START_FAILED = 78  # the exit code of a worker whose start hook raised; EX_CONFIG of sysexits.h
 
 
 def die_with_parent(parent: int) -> None:
     """Have the kernel kill this process when its parent dies. Elsewhere than on Linux the closed socket must do."""
-    _signal_at_parents_death(signal.SIGKILL)
+    signal_at_parents_death(signal.SIGKILL)
     if os.getppid() != parent:  # it died before the call
         os._exit(1)
 
 
-def _signal_at_parents_death(number: int) -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number)
-
-
 class Zygote:
-    """Imports, then forks until told to stop."""
+    """Imports, then forks until told to stop. What its workers and programs detach comes to it, and goes with them."""
 
-    def __init__(self, control: socket.socket) -> None:
-        self._control = control
+    def __init__(self, control: socket.socket, parent: int) -> None:
+        self._control, self._parent = control, parent
         self._config: config.Config
         self._known: Known
-        self._children: set[int] = set()
+        self._children: dict[int, int] = {}  # workers and programs, each with the mark of its descendants
+        # No other zygote has the same, in case its master runs in a worker of another one. The first is its own: what
+        # the modules start when they are imported stays as long as it does.
+        self._marks = itertools.count(os.getpid() << 32)
+        self._own_mark = next(self._marks)
+        mark(self._own_mark)
         self._environ = dict(os.environ)  # before the modules can change it: what programs are given
         self._retired = False
 
@@ -86,8 +89,10 @@ class Zygote:
         writer.setblocking(False)
         signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        # From here on the closed socket tells of the master's death, and there is something to do then.
-        _signal_at_parents_death(0)
+        # The master's death is no longer the end at once: there is something to do then.
+        if PARENT_GONE:
+            signal.signal(PARENT_GONE, lambda *_: None)
+        signal_at_parents_death(PARENT_GONE)
         try:
             self._loop(reader)
         except (BrokenPipeError, ConnectionResetError):
@@ -100,6 +105,8 @@ class Zygote:
         lines = Lines()
         fds: list[int] = []  # come with the first byte of their order, which may be longer than one read
         while not (self._retired and not self._children):
+            if os.getppid() != self._parent:
+                self._leave_nobody_behind()
             for key, _ in selector.select():
                 if key.fileobj is woken:
                     woken.recv(4096)
@@ -130,21 +137,23 @@ class Zygote:
         settings = self._config.queues.get(label.rpartition("/")[0], QueueConfig())
         if alone:
             settings = dataclasses.replace(settings, concurrency=1)
-        parent, why = os.getpid(), None
+        parent, number, why = os.getpid(), next(self._marks), None
         try:
             pid = os.fork()
         except OSError as e:  # no room for another process now
             pid, why = 0, str(e)
         else:
             if pid == 0:
-                _become_worker(parent, lambda: _worker(label, settings, fd, self._config, self._known), self._control)
-            self._children.add(pid)
+                _become_worker(
+                    parent, number, lambda: _worker(label, settings, fd, self._config, self._known), self._control
+                )
+            self._children[pid] = number
         os.close(fd)
         self._say(forked=label, serial=serial, pid=pid, error=why)
 
     def _exec(self, order: dict[str, Any], fds: list[int]) -> None:
         """A child that becomes another program, in a group of its own; see `forge.worker.exec`."""
-        parent, why = os.getpid(), None
+        parent, number, why = os.getpid(), next(self._marks), None
         try:
             pid = os.fork()
         except OSError as e:  # no room for another process now
@@ -152,45 +161,55 @@ class Zygote:
         else:
             if pid == 0:
                 die_with_parent(parent)
+                mark(number)
                 become_program(order, fds, self._environ)
             with suppress(OSError):  # here and there: whoever comes first, a kill of the group finds it
                 os.setpgid(pid, pid)
-            self._children.add(pid)
+            self._children[pid] = number
         for fd in fds:
             os.close(fd)
         self._say(started=order["number"], pid=pid, error=why)
 
     def _collect(self) -> None:
-        """Children that have ended, with what is left of their groups."""
+        """Children that have ended, with what is left of their groups, and what they had detached: that was adopted
+        when its parent died. What a worker that lives has detached stays."""
+        any_ended = False
         with suppress(ChildProcessError):
-            while (ended := _ended()) is not None:
+            while (ended := _ended(self._children)) is not None:
+                any_ended = True
                 pid, status = ended
-                self._children.discard(pid)
-                self._say(exited=pid, status=os.waitstatus_to_exitcode(status))
+                if self._children.pop(pid, None) is not None:
+                    self._say(exited=pid, status=os.waitstatus_to_exitcode(status))
+        if any_ended:  # of those that are killed here too: then there may be more
+            living = {self._own_mark, *self._children.values()}
+            kill_marked(lambda number: number not in living, self._children)
 
     def _leave_nobody_behind(self) -> NoReturn:
         """The master is gone: its workers and programs go, and what they started."""
         for pid in self._children:
             _kill_group(pid)
+        end_all(LEAVE_WITHIN)
         os._exit(0)
 
     def _say(self, **message: Any) -> None:
         self._control.sendall(orjson.dumps(message) + b"\n")
 
 
-def _ended() -> tuple[int, int] | None:
-    """A child that has ended, and how. What is left of its group is killed before it is collected: until then its
-    number cannot be another's."""
+def _ended(known: Container[int]) -> tuple[int, int] | None:
+    """A child that has ended, and how. What is left of the group of a known one is killed before it is collected: until
+    then its number cannot be another's."""
     if hasattr(os, "waitid"):
         found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if found is None:
             return None
-        _kill_group(found.si_pid)
+        if found.si_pid in known:
+            _kill_group(found.si_pid)
         return os.waitpid(found.si_pid, 0)
     pid, status = os.waitpid(-1, os.WNOHANG)  # macOS
     if pid == 0:
         return None
-    _kill_group(pid)
+    if pid in known:
+        _kill_group(pid)
     return pid, status
 
 
@@ -212,14 +231,17 @@ def _worker(label: str, queue: QueueConfig, fd: int, settings: config.Config, kn
     )
 
 
-def _become_worker(parent: int, make: Callable[[], Worker], control: socket.socket) -> NoReturn:
-    """In the child: make anew what must not be shared, then serve."""
+def _become_worker(parent: int, number: int, make: Callable[[], Worker], control: socket.socket) -> NoReturn:
+    """In the child: make anew what must not be shared, then serve. `number` is its mark."""
     code = 1
     try:
         die_with_parent(parent)
+        mark(number)
         os.setpgid(0, 0)  # what a handler starts can be killed with it
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        if PARENT_GONE:
+            signal.signal(PARENT_GONE, signal.SIG_DFL)
         control.close()
         random.seed()
         make().run()
@@ -256,14 +278,17 @@ def main() -> None:
     """`python -m forge.worker.zygote FD PARENT CONFIG`, by the master alone."""
     fd, parent, path = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3] or None
     die_with_parent(parent)
+    adopt_orphans()
     setproctitle.setproctitle("forge: zygote")
     control = socket.socket(fileno=fd)
     try:
-        Zygote(control).run(path, {})
+        Zygote(control, parent).run(path, {})
     except ForgeError as e:
         control.sendall(orjson.dumps({"failed": str(e), "code": int(e.exit_code)}) + b"\n")
     except (BrokenPipeError, ConnectionResetError):
         pass
+    finally:
+        end_all(LEAVE_WITHIN)
 
 
 if __name__ == "__main__":

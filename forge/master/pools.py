@@ -223,7 +223,6 @@ class Pool:
     def __init__(self, name: str, config: PoolConfig, recipe: Recipe, yard: Yard, places: Places) -> None:
         self.name, self.kind = name, config.kind
         self.waiting: deque[Claim] = deque()
-        self.starter_gone = places.starter_gone
         self._again: Counter[UUID] = Counter()  # jobs that no child has read, by no fault of theirs
         self._recipe, self._timeout = recipe, config.timeout
         self._yard, self._places = yard, places
@@ -240,6 +239,11 @@ class Pool:
             self.finish(unstarted(claim, self._missing))
         else:
             self.waiting.append(claim)
+
+    def starter_gone(self, claim: Claim) -> None:
+        """The zygote has died, and the child with it."""
+        self._again.pop(claim.id, None)
+        self._places.starter_gone(claim)
 
     def finish(self, ending: Ending) -> None:
         """A job of its has ended."""

@@ -206,7 +206,7 @@ class Books:
 
     def __init__(self) -> None:
         self.endings: list[Ending] = []
-        self.written = 0
+        self.written = self.ended = 0
 
     def done(self, endings: Sequence[Ending]) -> None:
         self.endings += endings
@@ -301,10 +301,7 @@ class Workers:
     @property
     def places(self) -> list[list[Claim]]:
         """Where claims may be that have not ended."""
-        waiting = [list(self.lane.waiting), [claim for claim, _ in self.slot.in_hand.values()]]
-        if (suspects := getattr(self.lane, "suspects", None)) is not None:
-            waiting.append(list(suspects.waiting))
-        return waiting
+        return [list(self.lane.claims())]
 
     def check(self) -> None:
         self.books.balance(self.sent, *self.places)

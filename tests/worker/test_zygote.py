@@ -50,9 +50,9 @@ class Zygote:
             self._came += [orjson.loads(line) for line in self._lines.feed(self.control.recv(1 << 16))]
         return self._came.pop(0)
 
-    def fork(self, label: str, queue: str) -> Driven:
+    def fork(self, label: str, *, alone: bool = False) -> Driven:
         ours, theirs = socket.socketpair()
-        line = order_line("fork", label=label, queue=queue)
+        line = order_line("fork", label=label, serial=1, alone=alone)
         socket.send_fds(self.control, [line], [theirs.fileno()])
         theirs.close()
         said = self.next()
@@ -108,16 +108,17 @@ concurrency = 40
 """
     zygote = start({"tasks": TASKS}, config)
     zygote.next()
-    mail, io, other = zygote.fork("mail/3", "mail"), zygote.fork("io/0", "io"), zygote.fork("x/0", "unheard-of")
-    assert [w.line(hello=w.pid)["capacity"] for w in (mail, io, other)] == [1, 40, 1]
+    mail, io, other = zygote.fork("mail/3"), zygote.fork("io/0"), zygote.fork("x/0")
+    alone = zygote.fork("io/alone-0", alone=True)
+    assert [w.line(hello=w.pid)["capacity"] for w in (mail, io, other, alone)] == [1, 40, 1, 1]
     assert send(mail, claim("tasks.add", {"args": [2, 3], "kwargs": {}}))["result"] == 5
     assert mail.line(say="leaving")["why"] == "1 job"
     assert send(io, claim("strange"))["give_up_after"] == 77
     assert send(other, claim("noop_echo"))["result"] == "mine"
-    for worker in (mail, io, other):
+    for worker in (mail, io, other, alone):
         worker.order("drain")
-    assert {zygote.next()["status"] for _ in range(3)} == {0}
-    for worker in (mail, io, other):
+    assert {zygote.next()["status"] for _ in range(4)} == {0}
+    for worker in (mail, io, other, alone):
         worker.channel.close()
 
 
@@ -125,7 +126,7 @@ def test_a_worker_whose_start_hook_fails_ends_with_a_code_of_its_own(start: Any,
     source = TASKS + "\n@app.on_worker_start\ndef connect():\n    raise ConnectionError('no route')\n"
     zygote = start({"tasks": source}, f'[logging]\nfile = "{tmp_path}/forge.log"\n')
     zygote.next()
-    worker = zygote.fork("mail/0", "mail")
+    worker = zygote.fork("mail/0")
     assert zygote.next() == {"exited": worker.pid, "status": 78}
     text = (tmp_path / "forge.log").read_text()
     assert "mail/0  tasks.connect failed: ConnectionError: no route" in text

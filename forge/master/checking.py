@@ -203,9 +203,9 @@ def _ready(message: dict[str, Any]) -> None:
     if message["ready"] is not True or type(kinds) is not dict:
         raise ProtocolError(f"kinds are {shown(kinds)}")
     for about in kinds.values():
-        if type(about) is not dict or about.get("curve") not in get_args(Curve):
+        if type(about) is not dict or about.get("curve") not in (None, *get_args(Curve)):
             raise ProtocolError(f"a kind is {shown(about)}")
-        for name in ("base", "cap"):
+        for name in ("base", "cap") if "curve" in about else ():
             number(about, name, 0, 86_400)
     message["unsafe"] = [clean_text(each) for each in listed(message, "unsafe", str)]
     message["schedules"] = tuple(schedule(each) for each in listed(message, "schedules", dict))

@@ -143,7 +143,7 @@ update forge_queue set throttle_attempts = min(throttle_attempts + 1, 30),
  where name = :queue and coalesce(throttled_until <= :now, true) and not (throttle = 'hint' and :job_only)
 
 -- name: backoff_of
-select min(backoff_base_seconds * (1 << min(:attempts, 30)), backoff_max_seconds) from queue where name = :queue and backoff_enabled
+select min(backoff_base_seconds * (1 << min(:attempts, 30)), backoff_max_seconds) from forge_queue where name = :queue and backoff_enabled
 
 -- name: throttle_of
 select throttle, throttled_until from forge_queue where name = :queue

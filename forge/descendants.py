@@ -74,9 +74,9 @@ def mark_of(pid: int) -> int:
 
 
 def parent_of(pid: int) -> int | None:
-    """The parent of a process; None if it is gone, or nobody can tell."""
+    """The parent of a process; None if it is gone, or nobody can tell. While it is being collected it has parent 0."""
     try:
-        return int(Path(f"/proc/{pid}/stat").read_text("ascii", "replace").rpartition(")")[2].split()[1])
+        return int(Path(f"/proc/{pid}/stat").read_text("ascii", "replace").rpartition(")")[2].split()[1]) or None
     except (OSError, IndexError, ValueError):
         return None
 

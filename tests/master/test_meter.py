@@ -63,7 +63,7 @@ def test_an_attempt_is_counted_by_what_became_of_it() -> None:
 class Quiet:
     """Stands where the pod does, which is told that the database is there."""
 
-    def is_back(self) -> None:
+    def is_back(self, *, written: bool = False) -> None:
         pass
 
 

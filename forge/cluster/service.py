@@ -1,4 +1,5 @@
-"""Periodic services of a pod: one skeleton, a thread for each, so that none waits for another.
+"""Periodic services of a pod: one skeleton, a thread for each, so that none waits for rounds of another. Those that
+share a storage of one connection wait for the statements of others.
 
 A service does one round at a time, and a round is short: every query has a timeout (that of the storage it was given),
 and a service with much to do does a part and asks for another round soon by setting `every`. What goes wrong in a round

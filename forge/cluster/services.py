@@ -24,16 +24,18 @@ TIMEOUT = 10.0  # seconds that a statement of a service may take
 
 def services(
     storage: Storage,
+    punctual: Storage,
     config: Callable[[], Config],
     streak: Streak,
     declared: Callable[[], Sequence[NewSchedule]],
     taken_back: Callable[[Fates], None] = lambda _: None,
 ) -> list[Service]:
-    """Those of a pod. `config` answers the settings in force, `declared` the schedules of the file and of code;
-    `taken_back` is told what the reaper took from others."""
+    """Those of a pod. On `storage` they may have to wait for each other; `punctual` is where schedules fire, which must
+    not wait for a slow retention. `config` answers the settings in force, `declared` the schedules of the file and of
+    code; `taken_back` is told what the reaper took from others."""
     reaper = Reaper(storage, lambda: config().stale_after, streak, taken_back)
     declare = Declare(storage, lambda: config().project_name, declared)
-    return [reaper, Retention(storage), declare, Cron(storage), Rebalance(storage.shares), RollUp(storage)]
+    return [reaper, Retention(storage), declare, Cron(punctual), Rebalance(storage.shares), RollUp(storage)]
 
 
 def by_hand(storage: Storage, config: Config) -> list[Service]:

@@ -226,11 +226,6 @@ class Config(Section):
         check=lambda url: "text without NUL characters" if "\0" in url else None,
     )
     schema: str = setting("forge", "the PostgreSQL schema of the tables; SQLite has none")
-    database_patience: float = setting(
-        1.4,
-        "for how long a program tries again when it cannot reach PostgreSQL: after 100 ms, 300 ms, 1 s, then every 2 s",
-        low=0, high=DAY, unit="seconds",
-    )  # fmt: skip
     modules: tuple[str, ...] = setting(
         (),
         "Python modules that define tasks, beside `forge.toml` or installed",
@@ -274,6 +269,11 @@ class Config(Section):
         check=lambda url: "text without NUL characters" if "\0" in url else None,
     )
     listen: bool = setting(True, "whether the pod is woken up; else it only polls")
+    database_patience: float = setting(
+        1.4,
+        "for how long a program tries again when it cannot reach PostgreSQL: after 100 ms, 300 ms, 1 s, then every 2 s",
+        low=0, high=DAY, unit="seconds",
+    )  # fmt: skip
     max_crashes: int = setting(3, "workers a job may take down before it is dead", low=1, high=1000)
     unknown_kind_ttl: float = setting(
         DAY * 1.0, "how long a job waits for a handler of its kind before it is dead", low=0, high=36_500 * DAY,

@@ -46,6 +46,7 @@ class Duties:
         self._metering = Metering(meter, storages, pod, crew.processes)
         mine = services(
             storage,
+            storages[0],
             lambda: self._config,
             presence.streak,
             lambda: nurseries.current.schedules,

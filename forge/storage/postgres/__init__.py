@@ -87,11 +87,11 @@ class Role(NamedTuple):
 
 
 ROLES = {
-    # One claims while the other ends; small verbs of the clerk go between.
+    # One claims while the other ends; what handlers ask for and what schedules fire goes between.
     "work": Role(2, True, TIMEOUT),
     # Beats and the lease: both are tiny, and neither waits for a lock for more than a moment.
     "heart": Role(1, True, 3.0),
-    # The rest, one after another. Its statements are of all kinds.
+    # The rest, one after another: statements of all kinds, some of which take long.
     "services": Role(1, False, 10.0),
 }
 

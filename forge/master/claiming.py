@@ -198,19 +198,21 @@ class Claimer:
             self._presence.outage(error)
         else:
             self._presence.is_back()
-        found = asked if more or full(claims, asked, most_bytes) else len(claims)
+        size = payload_bytes(claims)
+        found = asked if more or full(claims, asked, most_bytes, size) else len(claims)
         # Back at once if the pod was reaped meanwhile (nobody would know that they are ours) or is about to go.
         if who is not self._presence.who or self.stopping or lane.closing:
             self._writer.release(claims)
             claims = []
-        lane.claimed(self._known(self.take(lane.capped(self._sendable(claims))), now), asked, found)
-        if lane.weight(now):
+        if size > LARGEST_PAYLOAD:
+            claims = self._sendable(claims)
+        lane.weigh_in(len(claims), size)
+        lane.claimed(self._known(self.take(lane.capped(claims)), now), asked, found)
+        if lane.heavy:
             self._heavy.add(lane)
 
     def _sendable(self, claims: Sequence[Claim]) -> Sequence[Claim]:
         """But for those whose payload is too long for a worker, whoever has stored it. It would not survive that."""
-        if payload_bytes(claims) <= LARGEST_PAYLOAD:
-            return claims
         for claim in claims:
             if (size := len(claim.payload)) > LARGEST_PAYLOAD:
                 why = f"the payload has {size:,} bytes, and no worker is sent more than {LARGEST_PAYLOAD:,}"

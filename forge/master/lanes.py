@@ -247,15 +247,17 @@ class Lane:
         """What it brought: `found` jobs, of which these are for workers."""
         self.claiming = False
         self.take_in(claims)
-        size = payload_bytes(claims)
-        self._average = max(self._average // 2, size // max(len(claims), 1))
-        self.heavy = self.heavy or size > LIGHT * (len(claims) + 16)
-        self._weight += size
         self.busy = found >= asked
 
     def take_in(self, claims: Sequence[Claim]) -> None:
         """Jobs for workers: the end of the line, but who has died alone before goes to the suspects."""
         self.waiting.extend(self.suspects.sift(claims))
+
+    def weigh_in(self, n: int, size: int) -> None:
+        """So many jobs have come, for workers and programs, with payloads of so many bytes."""
+        self._average = max(self._average // 2, size // max(n, 1))
+        self.heavy = self.heavy or size > LIGHT * (n + 16)
+        self._weight += size
 
     def full(self) -> None:
         """It may claim nothing until jobs have ended."""

@@ -26,7 +26,7 @@ from forge.master.processes import CANNOT_RUN, Process, Recipe, Yard
 __all__ = ["Child", "Pool", "failed", "unstarted"]
 
 # Bytes of a line: the largest result there can be, and what is around it. A child may write any of its characters as
-# \\u and four digits, which is six bytes for one.
+# \u and four digits, which is six bytes for one.
 MAX_REPLY = 6 * MAX_PAYLOAD + 65_536
 END_KNOWN_WITHIN = 0.25  # seconds after a child closed a pipe until it is asked no longer how it ended
 LEAVE_WITHIN = 2.0  # seconds after its stdin was closed

@@ -28,9 +28,12 @@ def payload_bytes(claims: Iterable[Claim]) -> int:
     return sum(map(len, map(_PAYLOAD, claims)))
 
 
-def full(claims: Sequence[Claim], n: int, most_bytes: int) -> bool:
-    """Whether a claim brought as much as it was allowed to: then there may be more."""
-    return len(claims) >= n or payload_bytes(claims) + _OVERHEAD * len(claims) >= most_bytes
+def full(claims: Sequence[Claim], n: int, most_bytes: int, size: int | None = None) -> bool:
+    """Whether a claim brought as much as it was allowed to: then there may be more. `size` is that of its payloads, if
+    it is known."""
+    if len(claims) >= n:
+        return True
+    return (payload_bytes(claims) if size is None else size) + _OVERHEAD * len(claims) >= most_bytes
 
 
 class LowWater:

@@ -74,6 +74,7 @@ def test_a_look_that_fails_is_told_as_an_outage_and_one_under_way_is_not_joined_
 def heavy(made: Any, each: Lane, size: int) -> Lane:
     """A lane that holds so many bytes, in jobs of 1 MiB."""
     each.claimed(claims(size // MIB, b" " * MIB), 1, 1)
+    each.weigh_in(size // MIB, size)
     made._heavy.add(each)
     return each
 

@@ -90,20 +90,22 @@ def test_a_batch_counts_as_its_jobs_one_by_one_would() -> None:
 
 def test_large_payloads_are_not_piled_up_in_workers() -> None:
     made = lane(2, took=1e-6)
-    made.claimed(claims(1, b" " * (BYTES_AHEAD // 10)), 1, 1)
+    made.weigh_in(1, BYTES_AHEAD // 10)
     assert made.window == 10
     assert made.wanted(0.0) <= 2 * 2 * 10
     for _ in range(30):
-        made.claimed(claims(1), 1, 1)
+        made.weigh_in(1, 2)
     assert made.window == MOST_AHEAD, "they are forgotten in time"
 
 
 def test_what_a_lane_holds_is_weighed_once_a_large_payload_has_come_and_until_it_has_gone() -> None:
     made = lane(1, took=1e-6)
     made.claimed(claims(50), 50, 50)
+    made.weigh_in(50, 100)
     assert (made.heavy, made.weight(1.0)) == (False, 0)
     light = sum(len(claim.payload) for claim in made.waiting)
     made.claimed(claims(1, b" " * 100_000), 1, 1)
+    made.weigh_in(1, 100_000)
     assert made.weight(1.0) == light + 100_000
     made.dispatch(1.0)
     assert not made.waiting and made.slots[0].in_hand
@@ -118,7 +120,7 @@ def test_what_a_lane_holds_is_weighed_once_a_large_payload_has_come_and_until_it
 def test_a_claim_is_for_no_more_jobs_than_its_bytes_are_enough_for() -> None:
     made = lane(1, took=1e-6)
     assert made.most_of(1000) == 1000
-    made.claimed(claims(2, b" " * 500), 2, 2)
+    made.weigh_in(2, 1000)
     assert (made.most_of(1000), made.most_of(10)) == (2, 1)
 
 

@@ -1,26 +1,30 @@
 """The service that fires: the leader's. It enqueues what is due.
 
-A slot is late once `ON_TIME` seconds have passed: nobody led, or the database was away. What becomes of late ones is
-the schedule's to say (`catch_up`); the others all fire, however busy the leader was.
+A slot that came while nobody looked is late: nobody led, or the database was away. What becomes of late ones is the
+schedule's to say (`catch_up`), however short the time was. The others all fire, however busy the leader was: it has
+seen to all that was due before, and has gone on without a break.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import time
-from datetime import datetime, timedelta
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 
 from forge.cluster.cron import Slots
 from forge.cluster.schedules import job_at
-from forge.cluster.service import Service
+from forge.cluster.service import JITTER, LONGEST_BACKOFF, Service
 from forge.errors import DatabaseError, UsageError
 from forge.storage import Storage
 from forge.storage.schedules import Fired, Firing, Schedule
 
 __all__ = ["ON_TIME", "Cron", "slots_to_fire"]
 
-# Longer than a new leader takes to take over, so that a slot between two leaders is on time with every policy.
-ON_TIME = timedelta(seconds=30)
+# What a leader may be late that looks every second, and one that has just taken over from another who stopped.
+ON_TIME = timedelta(seconds=2)
+BREAK = 1.0  # seconds that a look may come later than announced
 EVERY, EVERY_IF_FAR = 1.0, 5.0  # seconds between looks, and while nothing is due soon: an idle pod should be frugal
 FAR = timedelta(seconds=2 * EVERY_IF_FAR)
 AT_ONCE = 200  # slots in one transaction
@@ -30,23 +34,32 @@ PRUNED_AT_ONCE = 1000
 _TICK = timedelta(microseconds=1)
 
 
-def slots_to_fire(schedule: Schedule, slots: Slots, now: datetime) -> tuple[list[datetime], datetime]:
-    """Which slots of a schedule that is due are to fire, at most `AT_ONCE`, and the one from which it goes on.
-    `UsageError` if there is none."""
+def slots_to_fire(
+    schedule: Schedule, slots: Slots, now: datetime, on_time: datetime
+) -> tuple[list[datetime], datetime]:
+    """Which slots of a schedule that is due are to fire, at most `AT_ONCE`, and the one from which it goes on. Those up
+    to `on_time` are late. `UsageError` if there is none to go on from."""
     assert schedule.next_at is not None
     since = schedule.next_at - _TICK
-    punctual = max(since, now - ON_TIME)
     if schedule.catch_up == "all":
         found = list(itertools.islice(slots.between(since, now), AT_ONCE))
+    elif schedule.catch_up == "one" and slots.latest(since, on_time) is not None:
+        latest = slots.latest(since, now)  # of all: one that is on time makes up for those that are late
+        found = [] if latest is None else [latest]
     else:
-        found = list(itertools.islice(slots.between(punctual, now), AT_ONCE))
-        if not found and schedule.catch_up == "one":
-            latest = slots.latest(since, now)
-            found = [] if latest is None else [latest]
+        found = list(itertools.islice(slots.between(max(since, on_time), now), AT_ONCE))
     going_on = slots.after(found[-1] if len(found) == AT_ONCE else now)
     if going_on is None:
         raise UsageError("it never comes again")
     return found, going_on
+
+
+class OneFailed(Exception):
+    """One schedule could not be fired; all others were seen to."""
+
+    def __init__(self, error: DatabaseError) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 class Cron(Service):
@@ -56,17 +69,41 @@ class Cron(Service):
     every = EVERY
     leader_only = True
 
-    def __init__(self, storage: Storage) -> None:
-        self._storage = storage
+    def __init__(self, storage: Storage, clock: Callable[[], float] = time.monotonic) -> None:
+        self._storage, self._clock = storage, clock
+        self._term: int | None = None  # of the last round
+        self._expected_by = -math.inf  # by the clock: a look that comes later comes after a break
+        self._seen_to = datetime.min.replace(tzinfo=UTC)  # what was due by then has been seen to
         self._prune_at = 0.0  # monotonic
         self._known: dict[tuple[str, str], Slots] = {}
 
     def run_once(self, term: int | None) -> str | None:
         """Fire what is due."""
         assert term is not None
-        said = self._fire_all(term)
+        if term != self._term:
+            self._term, self._expected_by = term, -math.inf
+        try:
+            said = self._fire_all(term)
+        except OneFailed as e:
+            self._expect(LONGEST_BACKOFF)
+            raise e.error from None
+        except BaseException:
+            self._expected_by = -math.inf
+            raise
+        self._expect(self.every)
         self._prune(term)
         return "; ".join(said) or None
+
+    def _expect(self, within: float) -> None:
+        """The next look, or the next thing to be done in this one."""
+        self._expected_by = self._clock() + within * (1 + JITTER) + BREAK
+
+    def _on_time(self, now: datetime) -> datetime:
+        """Slots that came later are on time."""
+        if self._clock() > self._expected_by:
+            self._seen_to = now - ON_TIME
+        self._expect(EVERY)
+        return min(self._seen_to, now - ON_TIME)
 
     def _fire_all(self, term: int) -> list[str]:
         """What is due, until nothing is. What is wrong with one schedule does not keep the others from firing."""
@@ -76,13 +113,15 @@ class Cron(Service):
         failed: dict[str, DatabaseError] = {}
         while time.monotonic() < end:
             due = self._storage.schedules.due()
+            on_time = self._on_time(due.now)
             far = due.soonest is None or due.soonest - due.now > FAR
             self.every = EVERY_IF_FAR if far else EVERY
             if all(schedule.name in failed for schedule in due.schedules):
+                self._seen_to = due.now
                 break
             for schedule in due.schedules:
                 try:
-                    done = self._fire(term, schedule, due.now)
+                    done = self._fire(term, schedule, due.now, on_time)
                 except UsageError as e:
                     if self._storage.schedules.disable(term, schedule, str(e)):
                         said.append(f"{schedule.name} is disabled: {e}")
@@ -93,15 +132,16 @@ class Cron(Service):
                 else:
                     fired[schedule.name] = fired.get(schedule.name, 0) + len(done.slots)
                     skipped += len(done.skipped)
+                self._expect(EVERY)
         for error in failed.values():
-            raise error
+            raise OneFailed(error)
         if names := [name for name, count in fired.items() if count]:
             some = f"{', '.join(names[:5])}{' …' if len(names) > 5 else ''}"
             said.append(f"fired {sum(fired.values())} of {some}" + (f", {skipped} skipped" if skipped else ""))
         return said
 
-    def _fire(self, term: int, schedule: Schedule, now: datetime) -> Fired:
-        slots, going_on = slots_to_fire(schedule, self._slots(schedule), now)
+    def _fire(self, term: int, schedule: Schedule, now: datetime, on_time: datetime) -> Fired:
+        slots, going_on = slots_to_fire(schedule, self._slots(schedule), now, on_time)
         firings = [Firing(slot, job_at(schedule, slot)) for slot in slots]
         return self._storage.schedules.fire(term, schedule, firings, going_on)
 

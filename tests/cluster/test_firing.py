@@ -12,7 +12,7 @@ import pytest
 from forge.cluster import cron, declaring, firing, schedules
 from forge.cluster.cron import Slots
 from forge.cluster.declaring import Declare
-from forge.cluster.firing import AT_ONCE, EVERY, EVERY_IF_FAR, Cron, slots_to_fire
+from forge.cluster.firing import AT_ONCE, EVERY, EVERY_IF_FAR, ON_TIME, Cron, slots_to_fire
 from forge.errors import DatabaseError, UsageError
 from forge.job import Job, JobFilter
 from forge.storage import Storage
@@ -178,32 +178,37 @@ SECONDLY = "* * * * * *"
     [
         # On time, whatever the policy: also several, if the leader was busy for a moment.
         ("one", "0 * * * *", 0, [0]),
-        ("none", "0 * * * *", 29, [0]),
-        ("all", "0 * * * *", 29, [0]),
-        ("one", SECONDLY, 3, [0, 1, 2, 3]),
-        ("none", SECONDLY, 3, [0, 1, 2, 3]),
-        # Late.
-        ("none", "0 * * * *", 31, []),
-        ("one", "0 * * * *", 31, [0]),
-        ("all", "0 * * * *", 31, [0]),
+        ("none", "0 * * * *", 1, [0]),
+        ("all", "0 * * * *", 1, [0]),
+        ("one", SECONDLY, 1, [0, 1]),
+        ("none", SECONDLY, 1, [0, 1]),
+        # Late, however little.
+        ("none", "0 * * * *", 2, []),
+        ("one", "0 * * * *", 2, [0]),
+        ("all", "0 * * * *", 2, [0]),
+        ("none", SECONDLY, 3, [2, 3]),
+        ("one", SECONDLY, 3, [3]),
+        ("all", SECONDLY, 3, [0, 1, 2, 3]),
+        ("none", SECONDLY, 29, [28, 29]),
+        ("one", SECONDLY, 29, [29]),
         ("none", "0 * * * *", 7300, []),
         ("one", "0 * * * *", 7300, [7200]),
         ("all", "0 * * * *", 7300, [0, 3600, 7200]),
         # Late ones, and some on time: those are enough.
-        ("none", "0 * * * *", 7205, [7200]),
-        ("one", "0 * * * *", 7205, [7200]),
-        ("all", "0 * * * *", 7205, [0, 3600, 7200]),
+        ("none", "0 * * * *", 7201, [7200]),
+        ("one", "0 * * * *", 7201, [7200]),
+        ("all", "0 * * * *", 7201, [0, 3600, 7200]),
     ],
 )
 def test_which_slots_fire_after_a_delay(catch_up: str, expression: str, late: int, expected: list[int]) -> None:
     now = NOON + timedelta(seconds=late, microseconds=5)
-    found, going_on = slots_to_fire(due(catch_up, NOON, expression), Slots(expression), now)
+    found, going_on = slots_to_fire(due(catch_up, NOON, expression), Slots(expression), now, now - ON_TIME)
     assert found == [NOON + timedelta(seconds=n) for n in expected]
     assert going_on == Slots(expression).after(now)
 
 
 def test_a_year_of_missed_slots_is_made_up_for_a_batch_at_a_time() -> None:
-    found, going_on = slots_to_fire(due("all", NOON, SECONDLY), Slots(SECONDLY), NOON + timedelta(days=365))
+    found, going_on = slots_to_fire(due("all", NOON, SECONDLY), Slots(SECONDLY), NOON + timedelta(days=365), NOON)
     assert len(found) == AT_ONCE
     assert going_on == NOON + timedelta(seconds=AT_ONCE)
 
@@ -214,7 +219,7 @@ def test_a_schedule_that_never_comes_again_says_so() -> None:
             return NOON if moment < NOON else None
 
     with pytest.raises(UsageError, match="it never comes again"):
-        slots_to_fire(due("one", NOON), Ending("0 * * * *"), NOON)
+        slots_to_fire(due("one", NOON), Ending("0 * * * *"), NOON, NOON - ON_TIME)
 
 
 @pytest.mark.parametrize(("catch_up", "count"), [("one", 1), ("all", 400), ("none", 0)])

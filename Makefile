@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE :=
 PYTEST := $(BIN)/python -m pytest -q -n 6
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint test-slow sanitize bench clean
+.PHONY: help setup demo test lint test-slow sanitize fuzz bench clean
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z-]*\):.*##  */\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -55,6 +55,13 @@ sanitize: setup  ## the fast path's tests, its C under the address and undefined
 	cd $(SANITIZED) && $(SANITIZING) -c 'import forge._fastpath as f; assert f.__file__.startswith("$(SANITIZED)/"), f'
 	cd $(SANITIZED) && $(SANITIZING) -m pytest -q -p no:cacheprovider --capture=sys -k 'not postgres_reads' tests/test_fastpath*.py \
 		tests/worker/test_burst.py
+
+# Three minutes unless told otherwise (FUZZ_SECONDS=3600). Only here is the fuzzer needed, which is a large download.
+FUZZ_SECONDS ?= 180
+fuzz: setup  ## what a master reads from its children, under a fuzzer
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[fuzz]'
+	PYTHONPATH=$(CURDIR) $(BIN)/python tests/fuzz/fuzz_children.py -max_total_time=$(FUZZ_SECONDS) -max_len=4096 -timeout=20 \
+		-print_final_stats=1 -artifact_prefix=build/fuzz/ build/fuzz/children
 
 bench: setup  ## the figures, all benches in short: bench/RESULTS.md (half an hour)
 	$(BIN)/python bench/all.py

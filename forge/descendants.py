@@ -91,10 +91,16 @@ def kill_group(pid: int, *parents: int) -> None:
 
 def children() -> Iterator[int]:
     """The children of this process, adopted ones and dead ones among them."""
-    with contextlib.suppress(OSError):
-        for thread in os.listdir("/proc/self/task"):  # each has its own
-            with contextlib.suppress(OSError):
-                yield from map(int, Path(f"/proc/self/task/{thread}/children").read_text("ascii").split())
+    if not _LINUX:
+        return
+    if not Path("/proc/thread-self/children").exists():  # a kernel that was made without it
+        yield from (
+            pid for name in os.listdir("/proc") if name.isdigit() and parent_of(pid := int(name)) == os.getpid()
+        )
+        return
+    for thread in os.listdir("/proc/self/task"):  # each has its own
+        with contextlib.suppress(OSError):
+            yield from map(int, Path(f"/proc/self/task/{thread}/children").read_text("ascii").split())
 
 
 def kill_marked(ours: Callable[[int], bool], known: Container[int] = ()) -> list[int]:

@@ -13,7 +13,7 @@ from forge.master.budgets import Budgets, Reply
 from forge.master.checking import MAX_NUMBER, listed, new_job, number, text, whole
 from forge.master.couriers import Courier
 from forge.master.slots import Slot
-from forge.protocol import ProtocolError, line_of
+from forge.protocol import MAX_LINE, ProtocolError, line_of
 from forge.storage import Storage
 
 __all__ = ["Desk"]
@@ -37,6 +37,8 @@ class Desk:
     def asked(self, slot: Slot, message: dict[str, Any]) -> None:
         """Answer now, or have the clerk find out."""
         ask, about = whole(message, "ask", 0, MAX_NUMBER), text(message, "for")
+        if slot.unwritten > MAX_LINE:
+            raise ProtocolError("it goes on asking and does not read what is answered")
         try:
             match about:
                 case "enqueue":

@@ -126,6 +126,11 @@ class Slot:
         """Whether lines wait to be written."""
         return bool(self._out)
 
+    @property
+    def unwritten(self) -> int:
+        """Bytes of them."""
+        return sum(map(len, self._out))
+
     def flush(self) -> None:
         """Write as much as the socket takes now."""
         while self._out and self.channel is not None:

@@ -6,13 +6,21 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
+import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from forge.config.model import QueueConfig
+from forge.job import Line, NewJob
+from forge.master import questions
+from forge.master.checking import new_job, schedule
+from forge.protocol import record_of
+from forge.storage.schedules import NewSchedule
 
 from .readers import (
     DONE,
@@ -199,3 +207,74 @@ def test_an_error_that_nobody_expected_costs_one_child_and_is_told_once(caplog: 
     assert killed.count(WORKER) >= 2
     (said,) = (found for found in caplog.records if "which is a bug in forge" in found.getMessage())
     assert said.exc_info is not None and said.exc_info[0] is ZeroDivisionError
+
+
+def test_what_keeps_to_the_rules_is_taken_as_it_was_meant() -> None:
+    when = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    line = Line("slack|k:7|", "slack", "k:7", 2)
+    full = NewJob(
+        UUID(int=9), "k", b'{"a":[1,2.5,null]}', "q", -3, when, 0.0, 7, 60, "key", 30, "push", ("a", "b"), 90, line
+    )
+    later = NewJob(UUID(int=10), "k", b"null", delay=2.5, unique_for=5)
+    for job in (full, later):
+        assert new_job(orjson.loads(orjson.dumps(record_of(job)))) == job
+    plain = NewSchedule(name="n", expression="0 3 * * *", kind="k")
+    whole = NewSchedule(
+        name="m",
+        expression="0 3 * * *",
+        kind="k",
+        payload=b'{"a":1}',
+        timezone="Europe/Berlin",
+        queue="q",
+        priority=2,
+        max_attempts=3,
+        timeout=4,
+        keep_result=5,
+        dedupe_key="cron:m",
+        unique_for=6,
+        tags=("a",),
+        catch_up="all",
+        jitter=1.5,
+        source="config",
+        line=line,
+        project="p",
+    )
+    for known in (plain, whole):
+        assert schedule(orjson.loads(orjson.dumps(known.as_message()))) == known
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("queue", "a,b"),
+        ("kind", ""),
+        ("priority", 2**40),
+        ("payload", "\0"),
+        ("tags", ["\0"]),
+        ("delay", -1),
+        ("id", "x"),
+    ],
+)
+def test_a_job_that_cannot_be_stored_is_refused_and_its_worker_lives(field: str, value: object) -> None:
+    with no_kills() as killed:
+        rig = Workers(1)
+        record = {"id": "0" * 32, "kind": "k", "payload": 1, field: value}
+        rig.write(orjson.dumps({"ask": 5, "for": "enqueue", "jobs": [record]}) + b"\n")
+        rig.slot.flush()
+        *_, said = rig.theirs.recv(65_536).splitlines()
+        assert orjson.loads(said)["answer"] == 5 and field in orjson.loads(said)["error"]
+        rig.close()
+    assert not killed
+
+
+def test_a_worker_that_asks_and_never_listens_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(questions, "MAX_LINE", 100_000)
+    with no_kills() as killed:
+        rig = Workers(1)
+        line = orjson.dumps({"ask": 5, "for": "enqueue", "jobs": [{"id": "x" * 60, "kind": "k", "payload": 1}]}) + b"\n"
+        while not killed:
+            rig.write(line * 100)
+            rig.slot.flush()  # as the loop does
+        assert killed == [WORKER]
+        rig.end()
+        rig.close()

@@ -125,13 +125,14 @@ class LowWater:
             self._move({c.priority: (c.run_at, c.id) for c in _last_ones(claims)}, full)
 
     def may_settle(self, took: float, now: float) -> bool:
-        """Whether it is worth asking for the time, after a last scan that came back short."""
+        """Whether it is worth looking where jobs wait, after a last scan that came back short."""
         return took > self.CHEAP and now - self._settled_at >= self.NEAR
 
-    def settle(self, run_at: Any, now: float) -> None:
-        """Nothing that was due by then can be claimed: what others have claimed until then need not be read again."""
+    def settle(self, firsts: Mapping[int, Any], now: float) -> None:
+        """In these priorities nothing waits that was to run before then: what others have claimed until then need not
+        be read again."""
         self._settled_at = now
-        self._move(dict.fromkeys({0, *self._marks}, (run_at, _NO_ID)), False)
+        self._move({priority: (run_at, _NO_ID) for priority, run_at in firsts.items()}, False)
 
     def _move(self, last: Marks, full: bool) -> None:
         """Forward. Back only if a scan may have left jobs where it ended."""
@@ -174,12 +175,13 @@ def scan(
     n: int,
     most_bytes: int,
     once: Callable[[int, int, Marks | None], list[Claim]],
-    clock: Callable[[float], Any],
+    look: Callable[[Marks, float], Mapping[int, Any]],
 ) -> list[Claim]:
     """Claim by `once(n, most_bytes, marks)` from the marks on, and over again from further in front when that came back
     short.
 
-    `clock(seconds)` answers what the `run_at` is of a job that was due so many seconds ago."""
+    `look(marks, margin)` answers where jobs wait, as `LowWater.settle` takes it: claimable or not (nothing is, while a
+    queue is paused), and those that may still be committed, so many seconds late, as well."""
     water = low_water if low_water is not None else LowWater()
     began = time.monotonic()
     marks = water.begin(began)
@@ -196,7 +198,7 @@ def scan(
         if not whole:
             water.ran_dry()
             if water.may_settle(ended - began, ended):
-                water.settle(clock(time.monotonic() - began + water.NEAR), ended)
+                water.settle(look(water.marks, water.NEAR), ended)
     except ForgeError:
         if not claims:
             raise

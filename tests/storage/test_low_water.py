@@ -9,11 +9,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+import psycopg
 import pytest
 
 from forge.errors import DatabaseError
 from forge.job import Claim, Released
-from forge.storage import Storage
+from forge.storage import Storage, open_storage
 from forge.storage.contract import Incarnation
 from forge.storage.low_water import MOST_BYTES, LowWater, scan
 
@@ -144,16 +145,16 @@ class Scans:
         return list(self.answers.pop(0))
 
 
-def no_clock(seconds: float) -> int:
-    raise AssertionError(f"asked for the time {seconds} seconds ago")
+def no_look(marks: Any, margin: float) -> dict[int, int]:
+    raise AssertionError(f"looked behind {marks} with {margin}")
 
 
 def test_a_marked_scan_that_came_back_short_is_filled_up_from_the_start() -> None:
     water = LowWater(NEVER)
     scans = Scans([made_up(1), made_up(2)], [made_up(3)], [made_up(1, priority=0)])
-    assert scan(water, 2, MOST_BYTES, scans, no_clock) == [made_up(1), made_up(2)]
+    assert scan(water, 2, MOST_BYTES, scans, no_look) == [made_up(1), made_up(2)]
     water._whole.cost = 0.0  # the made-up scan took no time
-    assert scan(water, 2, MOST_BYTES, scans, no_clock) == [made_up(3), made_up(1, priority=0)]
+    assert scan(water, 2, MOST_BYTES, scans, no_look) == [made_up(3), made_up(1, priority=0)]
     assert scans.asked == [(2, None), (2, {1: first(2)}), (1, None)]
     assert water.marks == {0: first(1), 1: first(3)}
 
@@ -167,18 +168,18 @@ def test_what_was_claimed_is_kept_when_the_second_scan_fails() -> None:
         return [made_up(3)]
 
     water = LowWater(NEVER)
-    scan(water, 2, MOST_BYTES, Scans([made_up(1), made_up(2)]), no_clock)
+    scan(water, 2, MOST_BYTES, Scans([made_up(1), made_up(2)]), no_look)
     water._whole.cost = 0.0
-    assert scan(water, 2, MOST_BYTES, fails, no_clock) == [made_up(3)]
+    assert scan(water, 2, MOST_BYTES, fails, no_look) == [made_up(3)]
     with pytest.raises(DatabaseError):
-        scan(LowWater(NEVER), 2, MOST_BYTES, fails, no_clock)
+        scan(LowWater(NEVER), 2, MOST_BYTES, fails, no_look)
 
 
 def test_a_full_scan_is_not_started_over() -> None:
     water = LowWater(NEVER)
     scans = Scans([made_up(1)], [made_up(2)], [])
-    scan(water, 1, MOST_BYTES, scans, no_clock)
-    scan(water, 1, MOST_BYTES, scans, no_clock)
+    scan(water, 1, MOST_BYTES, scans, no_look)
+    scan(water, 1, MOST_BYTES, scans, no_look)
     assert scans.asked == [(1, None), (1, {1: first(1)})]
 
 
@@ -186,9 +187,9 @@ def test_a_scan_that_came_to_its_bytes_is_full_and_says_nothing_of_what_is_behin
     water = LowWater(NEVER)
     large = made_up(1)._replace(payload=b"x" * 100)
     scans = Scans([large], [made_up(2)], [large])
-    assert scan(water, 5, 100, scans, no_clock) == [large]
+    assert scan(water, 5, 100, scans, no_look) == [large]
     water._whole.cost = 0.0
-    assert scan(water, 5, 150, scans, no_clock) == [made_up(2), large], "and with room left it goes on"
+    assert scan(water, 5, 150, scans, no_look) == [made_up(2), large], "and with room left it goes on"
     assert scans.asked == [(5, None), (5, {1: first(1)}), (4, None)]
 
 
@@ -200,18 +201,44 @@ def test_after_a_dear_scan_that_came_back_short_nobody_reads_again_what_others_h
     monkeypatch.setattr(time, "monotonic", lambda: next(now))
     water = LowWater(NEVER)
     scans = Scans([made_up(1), made_up(70, priority=4)], [])
-    asked: list[float] = []
+    asked: list[Any] = []
 
-    def clock(seconds: float) -> int:
-        asked.append(seconds)
-        return 500
+    def look(marks: Any, margin: float) -> dict[int, int]:
+        asked.append((marks, margin))
+        return {0: 500, 1: 400, 4: 300}
 
-    scan(water, 3, MOST_BYTES, scans, clock)
-    settled = (500, UUID(int=0))
-    assert water.marks == {0: settled, 1: settled, 4: first(70)}
-    assert asked == [2.0 + LowWater.NEAR], "by the time at which the scan began, less what a commit may be late"
-    scan(water, 3, MOST_BYTES, scans, clock)
+    scan(water, 3, MOST_BYTES, scans, look)
+    assert asked == [({1: first(1), 4: first(70)}, LowWater.NEAR)]
+    assert water.marks == {0: (500, UUID(int=0)), 1: (400, UUID(int=0)), 4: first(70)}
+    scan(water, 3, MOST_BYTES, scans, look)
     assert scans.asked[1] == (3, water.marks)
+
+
+@pytest.mark.parametrize("why", ["paused", "cooling down", "locked", "scheduled"])
+def test_marks_do_not_pass_a_job_that_waits_and_cannot_be_claimed_now(
+    pg_url: str, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    monkeypatch.setattr(LowWater, "CHEAP", -1.0)  # every scan is dear: marks are moved whenever one comes back short
+    with open_storage(pg_url) as storage, psycopg.connect(pg_url) as conn:
+        who, water = storage.register("p", ["letters"], "h", 1), LowWater(NEVER)
+        storage.set_queue("letters", paused=why == "paused")
+        jobs = plain_jobs(3, delay=0.0 if why != "scheduled" else 1.0)
+        storage.enqueue(jobs)
+        if why == "cooling down":
+            conn.execute("update forge.queue set throttled_until = now() + interval '1 hour'")
+            conn.commit()
+        if why == "locked":
+            conn.execute("select from forge.job for update")
+        assert storage.claim(who, "letters", 9, water) == []
+        assert water.marks, "it was looked where jobs wait"
+        storage.set_queue("letters", paused=False)
+        conn.execute("update forge.queue set throttled_until = null")
+        conn.commit()
+        found: list[UUID] = []
+        while len(found) < 3:  # the suite's timeout is the bound
+            water._whole.cost = 1e9  # no whole scan will find them
+            found += ids(storage.claim(who, "letters", 9, water))
+        assert found == ids(jobs)
 
 
 def test_without_a_mark_every_claim_looks_from_the_start(storage: Storage, who: Incarnation) -> None:

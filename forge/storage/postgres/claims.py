@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Protocol, TypeVar
+from uuid import UUID
 
 from psycopg import errors
 from psycopg.pq.abc import PGresult
@@ -29,11 +30,12 @@ from forge.storage.low_water import MOST_BYTES, LowWater, Marks, full, scan
 from forge.storage.postgres.connection import LONG, Connection, Database, Int8Array, hot, pipeline, rows_of
 from forge.storage.postgres.endings import Batch
 from forge.storage.postgres.refusals import impatience
-from forge.storage.postgres.rows import as_claims, bare_claim, marks_params, micros_of, packed_ids, text_array
+from forge.storage.postgres.rows import as_claims, bare_claim, marks_params, micros_since_2000, packed_ids, text_array
 from forge.storage.statements import Queries
 
 __all__ = ["Claims"]
 
+_LONG_AGO = (-(10**17), UUID(int=0))  # before all that run
 # A claim whose answer was lost can still commit while its backend works on: look for it after so many seconds. Seldom:
 # it reads the whole table.
 _LOOK_AFTER = (0.0, 1.0, 5.0, 20.0, 60.0)
@@ -102,11 +104,13 @@ class Claims:
 
             return self._db.attempt(work)
 
-        return scan(low_water, n, most_bytes, once, self._due_before)
+        def look(marks: Marks, margin: float) -> dict[int, int]:
+            # The usual priority is looked at in any case: a pod that has claimed nothing yet has no marks.
+            where = marks_params({queue: {0: _LONG_AGO, **marks}})
+            rows = self.ask(Step(self._queries.waiting, {"queue": queue, "margin": margin, **where}))
+            return {priority: micros_since_2000(first) for priority, first in rows}
 
-    def _due_before(self, seconds: float) -> int:
-        """The `run_at`, as claims have it, of a job that was due so many seconds ago."""
-        return micros_of(self.ask(Step(self._queries.clock, {}))[0][0] - seconds)
+        return scan(low_water, n, most_bytes, once, look)
 
     def next_due(self, queues: Sequence[str], low_waters: Mapping[str, LowWater]) -> float | None:
         """See `Storage.next_due`."""

@@ -31,7 +31,6 @@ __all__ = [
     "lined_rows",
     "marks_params",
     "micros",
-    "micros_of",
     "micros_since_2000",
     "packed_ids",
     "raw_rows",
@@ -118,16 +117,12 @@ def pushed_claim(text: str) -> Claim:
 
 
 def micros(job: NewJob, now: float) -> int:
-    return micros_of(job.run_at.timestamp() if job.run_at else now + job.delay)
-
-
-def micros_of(seconds: float) -> int:
-    """A time, seconds since 1970, as PostgreSQL has it."""
-    return round(seconds * 1_000_000) - _EPOCH_2000
+    at = job.run_at.timestamp() if job.run_at else now + job.delay
+    return round(at * 1_000_000) - _EPOCH_2000
 
 
 def micros_since_2000(at: datetime) -> int:
-    """The same of a time that PostgreSQL answered, exactly."""
+    """A time as PostgreSQL has it, exactly."""
     return (at - _YEAR_2000) // timedelta(microseconds=1)
 
 

@@ -472,6 +472,22 @@ select extract(epoch from min(greatest(due.run_at, q.throttled_until)) - now()):
   from due left join forge.queue q on q.name = due.queue
  where q.paused is not true
 
+-- In each priority of a queue the time before which no job waits, whether or not it could be claimed now; at most a little
+-- before now, for what is still to be committed.
+-- name: waiting
+with recursive mark as materialized (select {mark_columns} from {marks}), level(queue, priority) as (
+    select :queue::text, -32769
+    union all
+    select l.queue, {next_level} from level l cross join lateral {next_mark} where l.priority is not null
+)
+select l.priority, least(w.run_at, now() - make_interval(secs => :margin::float8))
+  from level l left join mark m on m.priority = l.priority left join lateral (
+    select j.run_at from forge.job j
+     where j.queue = :queue and j.line is null and j.status in ('pending', 'failed') and j.priority = l.priority
+       and (j.run_at, j.id) > (coalesce(m.run_at, '-infinity'), coalesce(m.id, '00000000-0000-0000-0000-000000000000'))
+     order by j.run_at, j.id limit 1) w on true
+ where l.priority > -32769
+
 -- name: serve_queues
 update forge.pod set queues = :queues::text[], capacity = :capacity::int where id = :pod::int
 

@@ -121,14 +121,11 @@ def _sound(value: Outcome) -> Outcome:
 
 def _with_message(value: Outcome, known: Any, name: str | None) -> Outcome:
     said = _attribute(value, "message")
-    if said is _MISSING:
-        text = UNREADABLE
-    elif said is None or (type(said) is str and said in ("", known.message)):
+    text = UNREADABLE if said is _MISSING else "" if said is None else as_text(said, MAX_MESSAGE)
+    if text in ("", known.message):
         text = known.message if name is None else _default(type(value), known, name)
-    else:
-        text = as_text(said, MAX_MESSAGE)
-        if issubclass(type(said), BaseException):
-            name = name or type_name(said)
+    if issubclass(type(said), BaseException):
+        name = name or type_name(said)
     if name is None and type(said) is str and text == said:
         return value
     made: Outcome = known(text)

@@ -20,7 +20,7 @@ from psycopg.conninfo import conninfo_to_dict
 from forge.errors import DatabaseError, LostLease
 from forge.job import Claim, Deduped, Done, Ending, Enqueued, JobFilter, NewJob, Receipt, Status
 from forge.storage import Storage, open_storage
-from forge.storage.contract import LowWater, Pruned, Want
+from forge.storage.contract import LowWater, Pruned, RowsLocked, Want
 from forge.storage.leases import Holder
 
 from .helpers import check_whole, full_job, ids, plain_job, plain_jobs, told
@@ -212,3 +212,18 @@ def test_timeouts_hold_through_the_pooler_and_stay_with_those_who_asked(
         for _ in range(4):
             assert next_one.execute("show statement_timeout").fetchone() == ("0",)
             next_one.commit()
+
+
+def test_a_locked_row_is_not_waited_for_for_long(storage: Storage, pg_url: str) -> None:
+    who = storage.register("ada", ["letters"], "north", 4711)
+    storage.enqueue(plain_jobs(2))
+    endings = [Ending(claim, Done()) for claim in storage.claim(who, "letters", 2)]
+    with psycopg.connect(pg_url) as somebody:
+        somebody.execute("select from forge.job where id = %s for update", (endings[0].claim.id,))
+        with pytest.raises(RowsLocked):
+            storage.finalize(endings, lock_wait=0.05)
+        assert storage.locked(endings) == [endings[0]]
+        assert storage.finalize(endings[1:], lock_wait=0.05) == []
+        storage.try_writing(1000)
+        somebody.rollback()
+    assert storage.finalize(endings[:1], lock_wait=0.05) == []

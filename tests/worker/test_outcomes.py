@@ -108,6 +108,7 @@ ODD: list[tuple[Any, type[Outcome], str]] = [
     (Failed(True), Failed, "True"),  # type: ignore[arg-type]
     (Failed(None), Failed, "failed"),  # type: ignore[arg-type]
     (Failed(""), Failed, "failed"),
+    (Dead(b""), Dead, "dead"),  # type: ignore[arg-type]
     (Failed(b"x\xff"), Failed, "x\ufffd"),  # type: ignore[arg-type]
     (Failed(ValueError("no luck")), Failed, "ValueError: no luck"),  # type: ignore[arg-type]
     (Failed(10**5000), Failed, UNREADABLE),  # type: ignore[arg-type]  # Python itself refuses to print it

@@ -18,12 +18,14 @@ __all__ = ["impatience", "lock_holder", "locked", "try_writing"]
 def impatience(conn: Connection, queries: Queries, seconds: float) -> list[Step]:
     """What makes locks be waited for no longer than so. On a session of our own it is set once, and stays; behind a
     pooler it is for the caller to run, in the same transaction."""
-    params = {"wait": f"{max(1, round(seconds * 1000))}ms", "local": conn.prepare_threshold is None}
-    if params["local"]:
-        return [Step(queries.wait_for_locks, params)]
-    if conn.__dict__.get("forge_lock_wait") != seconds:
-        pipeline(conn, [Step(queries.wait_for_locks, params)])
-        conn.__dict__["forge_lock_wait"] = seconds
+    if conn.__dict__.get("forge_lock_wait") == seconds:
+        return []
+    behind_pooler = conn.prepare_threshold is None
+    step = Step(queries.wait_for_locks, {"wait": f"{max(1, round(seconds * 1000))}ms", "local": behind_pooler})
+    if behind_pooler:
+        return [step]
+    pipeline(conn, [step])
+    conn.__dict__["forge_lock_wait"] = seconds
     return []
 
 

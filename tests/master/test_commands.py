@@ -140,7 +140,7 @@ def test_a_command_that_fails_says_how_it_ended(rig: Rig, script: str, said: str
     ending = sh(rig, script)
     assert message(ending) == said
     assert isinstance(ending.outcome, Failed)
-    assert 1.0 <= ending.delay <= 3.0
+    assert 1.0 <= -ending.delay <= 3.0
 
 
 def test_a_program_or_folder_that_is_missing_fails_the_job(rig: Rig) -> None:

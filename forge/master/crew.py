@@ -144,7 +144,8 @@ class Crew:
         self._selector.register(channel, selectors.EVENT_READ, lambda: self._on_channel(slot))
 
     def _on_channel(self, slot: Slot) -> None:
-        self.hear(slot)
+        if slot not in self._gone:  # since the wait for news ended
+            self.hear(slot)
         self._is_ready(slot)
 
     def _is_ready(self, slot: Slot) -> None:

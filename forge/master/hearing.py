@@ -51,7 +51,7 @@ class Hearing:
         except EOFError:
             self._crew.lost(slot)
             return False
-        except (ValueError, KeyError, TypeError, OverflowError) as e:
+        except (ValueError, KeyError, TypeError, OverflowError, AttributeError) as e:
             self._broken(slot, f"broke the protocol: {e if isinstance(e, ProtocolError) else repr(e)}")
             return False
         except Exception:  # noqa: BLE001 (the last net: it costs this worker, not the master and all the others)
@@ -123,5 +123,6 @@ class Hearing:
 
     def _broken(self, slot: Slot, why: str) -> None:
         """Nothing that it says from here on counts, nor what it has said and nobody has read yet."""
-        self._crew.kill(slot, f"worker {slot.label} ({slot.pid}) {why}", blameless=False)
+        if slot.killed_for is None:
+            self._crew.kill(slot, f"worker {slot.label} ({slot.pid}) {why}", blameless=False)
         self._crew.lost(slot)

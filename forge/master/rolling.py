@@ -93,7 +93,7 @@ class Nurseries:
         """What came from a zygote that is gone, workers and what they detached, has become a child of this process, if
         that adopts orphans. Each round kills those whose parents the last one has killed."""
         own = mark_of(os.getpid())  # of a worker of somebody else's: everything here has it
-        found = kill_marked(lambda number: number != own)
+        found = kill_marked(lambda number: number != own, {nursery.process.pid for nursery in self.all()})
         for pid in found:
             with contextlib.suppress(OSError):
                 os.waitpid(pid, os.WNOHANG)

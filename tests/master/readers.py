@@ -316,7 +316,8 @@ class Workers:
         self.check()
 
     def close(self) -> None:
-        self.slot.close()
+        for slot in self.lane.all_slots():
+            slot.close()
         self.theirs.close()
         self.nursery.close()
         self.selector.close()

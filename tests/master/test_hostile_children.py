@@ -88,9 +88,8 @@ def test_workers_that_say_anything_at_all_are_killed_and_their_jobs_count_it(pro
         found = job.job()
         assert found.crashes == 3, word
         assert "broke the protocol" in str(found.last_error), word
-    assert {word: sum(word in " ".join(event) for event in project.events("START")) for word in WORDS} == dict.fromkeys(
-        WORDS, 3
-    )
+    starts = {word: sum(word in " ".join(event) for event in project.events("START")) for word in WORDS}
+    assert set(starts.values()) <= {3, 4}, "three times alone, and once more if it was not at first"
     assert alive(innocent)
     again: Any = project.enqueue("add", 2, 3)
     assert again.result(timeout=30) == 5

@@ -30,6 +30,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psycopg
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that it runs by its path
 
 from bench.common import ROOT, Progress, finish, options, say
@@ -66,6 +68,8 @@ class Server:
         self._exec = pgexec
         self._server: Any = get_server(folder, cleanup_mode="stop")
         self.url: str = self._server.get_uri()
+        with psycopg.connect(self.url) as conn:
+            self.version = str(conn.info.parameter_status("server_version"))
 
     def crash(self) -> None:
         """And come back."""
@@ -87,6 +91,7 @@ class Pods:
         self.masters = [self._start() for _ in range(n)]
 
     def _start(self) -> subprocess.Popen[bytes]:
+        self._started_at = time.monotonic()
         words = [sys.executable, "-m", "forge.cli.master", "-c", str(self._folder / "forge.toml")]
         return subprocess.Popen(words, cwd=self._folder, env=self._env, stdout=self._log, stderr=self._log)
 
@@ -107,7 +112,8 @@ class Pods:
         return found
 
     def stop(self) -> list[int]:
-        """All, in order; their exit codes."""
+        """All, in order; their exit codes. For the first moments of its life nobody can catch a signal."""
+        time.sleep(max(0.0, self._started_at + 3.0 - time.monotonic()))
         for master in self.masters:
             master.send_signal(signal.SIGTERM)
         return [master.wait(60) for master in self.masters]
@@ -299,7 +305,7 @@ def run(args: Any, folder: Path) -> dict[str, Any]:
         say((folder / "master.log").read_text()[-20000:])
     if server is not None:
         server.close()
-    return figures | {"seconds": seconds}
+    return figures | {"seconds": seconds, "server": server.version if server is not None else None}
 
 
 def verdict(ledger: Ledger, storage: Storage, n: int) -> dict[str, Any]:

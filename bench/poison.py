@@ -57,9 +57,9 @@ class Poisoned:
             seconds = time.perf_counter() - began
             self._made.wait(n, bar)
         if poison:
-            self.crashes.append(int(db.value("select sum(crashes) from job_history where kind = 'poison'")))
-        query = "select count(*) from job_history where kind <> 'poison' and (crashes > 0 or errors is not null)"
-        self.blamed += int(db.value(query))
+            self.crashes.append(int(db.value(f"select sum(crashes) from {db.prefix}job_history where kind = 'poison'")))
+        blamed = "kind <> 'poison' and (crashes > 0 or errors is not null)"
+        self.blamed += int(db.value(f"select count(*) from {db.prefix}job_history where {blamed}"))
         lost, again = self._made.verdict(n)
         self.lost += lost
         # A dead worker may have run as many without having said so.

@@ -42,6 +42,9 @@ _PAIR = re.compile(r"\s*(\w+)\s*=\s*('(?:[^'\\]|\\.)*'|(?!')(?:[^\s\\]|\\.)*)(?=
 _SUSPICIOUS = re.compile(r"(?is):.*@|(?:password|passwd|secret|token)[\w-]*\s*=|^\s*postgres(?:ql)?:")
 
 
+_SEPARATOR = re.compile(r"[\s/?#:@=&'\"]+")
+
+
 class _Parts(NamedTuple):
     """A URL, taken apart."""
 
@@ -77,7 +80,7 @@ def scrub(text: str, urls: Iterable[str]) -> str:
         text = text.replace(url, shown)
         found = _parts(_URL.fullmatch(url))
         # Drivers quote pieces of a URL they could not parse.
-        pieces = found.secrets if found else re.split(r"[\s/?#:@=&'\"]+", url)
+        pieces = [p for whole in (found.secrets if found else [url]) for p in (whole, *_SEPARATOR.split(whole))]
         secrets.update(piece for piece in pieces if len(piece) > 2 and (found is not None or piece not in shown))
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, HIDDEN)

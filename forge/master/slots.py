@@ -96,7 +96,9 @@ class Slot:
     @property
     def free(self) -> bool:
         """Whether it may be given jobs, if there is room."""
-        return self.ready and not self.draining and self.killed_for is None and not self.lost
+        if self.lost or (self.nursery is not None and self.nursery.gone):  # a job sent now would be blamed for its end
+            return False
+        return self.ready and not self.draining and self.killed_for is None
 
     def send(self, claims: list[Claim], now: float) -> None:
         """Hand jobs over."""

@@ -64,8 +64,9 @@ def test_an_idle_pod_asks_little_of_its_database(project_on_postgres: Project, p
 
     eventually(lambda: sum(BEAT in line for line in asked()) >= 6)
     statements = asked()
-    # The beat, which brings the shares, and the look for due jobs; the leader's looks and the lease are rarer.
-    assert len(statements) <= 3 * sum(BEAT in line for line in statements)  # one beat a second
+    # The beat, which brings the shares, and the look for due jobs, once a second each. The leader's looks and the lease
+    # are rarer, but some of them, ten statements or so, are made while this counts.
+    assert len(statements) <= 3 * sum(BEAT in line for line in statements) + 30
 
 
 def test_producers_need_not_notify_a_pod_that_has_its_hands_full(

@@ -74,4 +74,4 @@ def test_a_turn_of_the_loop_calls_as_much_with_a_thousand_idle_queues_as_with_te
     many, thousand = calls_of_turns(url, tmp_path, nursery, 1000)
     assert (ten, thousand) == (10, 1000)
     assert few > TURNS
-    assert many == few
+    assert many < few + 200, "a call for each queue would be 990 more in each turn"

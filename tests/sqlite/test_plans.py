@@ -82,8 +82,11 @@ def test_hot_statements_go_by_their_index_whatever_the_statistics_say(
 
 def test_every_statement_can_be_prepared_by_both_libraries(storage: SqliteStorage) -> None:
     with storage._reader.use() as conn:
+        (((version,),),) = (conn.rows("select sqlite_version()"),)
+        older = tuple(map(int, version.split("."))) < (3, 43)
         for query in load_queries("sqlite"):
-            conn.rows(f"explain {query.sql}", dict.fromkeys(query.names, 1))
+            if not (older and query.name == "weigh"):  # there it has a twin
+                conn.rows(f"explain {query.sql}", dict.fromkeys(query.names, 1))
 
 
 def test_a_claim_reads_only_what_is_due(apsw_storage: SqliteStorage) -> None:

@@ -37,6 +37,7 @@ import orjson
 from forge import fastpath
 from forge.codec import MAX_DEPTH, as_seconds, as_text, check_job, clean_text
 from forge.config import LARGEST_PAYLOAD
+from forge.errors import InvalidJob
 from forge.job import (
     Cancelled,
     Claim,
@@ -141,12 +142,13 @@ def record_of(job: NewJob) -> dict[str, Any]:
 
 
 def new_job_of(record: dict[str, Any]) -> NewJob:
-    """The job in a message, if every field of it can be stored; a ValueError else (`InvalidJob` is one)."""
+    """The job in a message, if every field of it can be stored. `InvalidJob` if not, which may be a handler's mistake;
+    any other ValueError is a worker's that broke the protocol."""
     try:
         payload = record["payload"]
         if not fastpath.check_json(payload, MAX_DEPTH, MAX_LINE):
-            raise ValueError("a payload that cannot be stored")
-        found = {**record, "id": UUID(record["id"]), "payload": orjson.dumps(payload)}
+            raise InvalidJob("a payload that cannot be stored")
+        found = {**record, "id": _id_of(record), "payload": orjson.dumps(payload)}
         if "run_at" in found:
             found["run_at"] = datetime.fromisoformat(found["run_at"])
         if "tags" in found:
@@ -156,6 +158,13 @@ def new_job_of(record: dict[str, Any]) -> NewJob:
         return check_job(NewJob(**found))
     except (KeyError, TypeError, AttributeError) as e:
         raise ValueError(f"a job that is none: {as_text(e, 200)}") from None
+
+
+def _id_of(record: dict[str, Any]) -> UUID:
+    try:
+        return UUID(record["id"])
+    except ValueError:
+        raise InvalidJob(f"id must be a UUID, not {as_text(record['id'], 100)}") from None
 
 
 def reply_line(ending: Ending, seconds: float) -> bytes:

@@ -1,27 +1,21 @@
 """What children say, looked at before anybody acts on it. Nothing is believed: a line is a JSON object with the fields
 that its kind has, of their types and within their bounds, or it is a `ProtocolError` and the child is killed.
-
-What a worker asks to have stored is checked as an enqueue is. That may be a handler's mistake and not the worker's, so
-it is an `InvalidJob`, which the handler is told.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
 from typing import Any, get_args
 
 import orjson
 
-from forge.app.fields import check_fields, check_id
-from forge.codec import check_name, clean_text, encode_payload
-from forge.errors import ExitCode, InvalidJob
-from forge.job import Line, NewJob
-from forge.protocol import MAX_LINE, ProtocolError
+from forge.codec import check_name, clean_text
+from forge.errors import ExitCode
+from forge.protocol import MAX_LINE, ProtocolError, new_job_of
 from forge.retry import Curve
 from forge.storage.schedules import CatchUp, NewSchedule, Source
 
-__all__ = ["listed", "message_of", "new_job", "number", "schedule", "shown", "text", "whole", "zygote_message"]
+__all__ = ["listed", "message_of", "number", "schedule", "shown", "text", "whole", "zygote_message"]
 
 MAX_PID = 2**22  # of Linux; a process number is never larger, on whatever system
 MAX_NUMBER = 2**53  # of a question, a start: what every JSON has exactly
@@ -86,24 +80,6 @@ def listed(message: dict[str, Any], name: str, kind: type) -> list[Any]:
     return value
 
 
-# -- jobs and schedules --------------------------------------------------------------------------------------------
-
-
-def new_job(record: dict[str, Any]) -> NewJob:
-    """A job that a worker wants to have stored; `InvalidJob` if that cannot be."""
-    _only(record, NewJob._fields, {"id", "kind", "payload"})
-    said = {name: value for name, value in record.items() if name not in ("id", "kind", "payload", "line")}
-    if said.get("run_at") is not None:
-        said["run_at"] = _moment(record)
-    if record.get("line") is not None:
-        said["line"] = _line(record)
-    # Not the app's limit, which may be the handler's own: what has come in a line fits.
-    payload = encode_payload(record["payload"], limit=MAX_LINE)
-    # A key may be one that the arguments give, and then there may be none.
-    fields = check_fields(**{"queue": "default", **said}, keyed=True)
-    return NewJob(check_id(record["id"]), check_name(record["kind"], "kind"), payload, *fields)
-
-
 def schedule(record: dict[str, Any]) -> NewSchedule:
     """A schedule that a zygote has found in the modules or the settings."""
     names = NewSchedule.__dataclass_fields__
@@ -114,7 +90,7 @@ def schedule(record: dict[str, Any]) -> NewSchedule:
     job = {name: value for name, value in record.items() if name not in own and name != "jitter" and value is not None}
     try:
         payload = orjson.loads(text(record, "payload", MAX_LINE))
-        found = new_job({**job, "id": "0" * 32, "payload": payload})
+        found = new_job_of({**job, "id": "0" * 32, "payload": payload})
         check_name(texts["name"], "schedule")
     except ValueError as e:
         raise ProtocolError(f"a schedule cannot be: {e}") from None
@@ -128,32 +104,6 @@ def schedule(record: dict[str, Any]) -> NewSchedule:
 def _only(record: dict[str, Any], known: tuple[str, ...], needed: set[str]) -> None:
     if not needed <= set(record) <= set(known):
         raise ProtocolError(f"a record has the fields {shown(sorted(record))}")
-
-
-def _moment(record: dict[str, Any]) -> datetime:
-    try:
-        return datetime.fromisoformat(text(record, "run_at"))
-    except ValueError:
-        raise ProtocolError(f"run_at is {shown(record['run_at'])}") from None
-
-
-def _line(record: dict[str, Any]) -> Line:
-    line = record["line"]
-    if type(line) is not list or len(line) != len(Line._fields):
-        raise ProtocolError(f"line is {shown(line)}")
-    name, budget, key, most = line
-    _line_text(name, 3 * 1200)
-    for each in (budget, key):
-        if each is not None:
-            _line_text(each, 1200)
-    if most is not None and (type(most) is not int or not 1 <= most <= 1000):
-        raise InvalidJob(f"the limit of concurrency is {shown(most)}")
-    return Line(name, budget, key, most)
-
-
-def _line_text(value: object, most: int) -> None:
-    if type(value) is not str or len(value.encode()) > most or "\0" in value:
-        raise InvalidJob(f"a line has {shown(value)}")
 
 
 # -- what a zygote says --------------------------------------------------------------------------------------------

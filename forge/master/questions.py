@@ -10,10 +10,10 @@ from forge.codec import check_name
 from forge.errors import ForgeError
 from forge.job import Enqueued, NewJob, Receipt
 from forge.master.budgets import Budgets, Reply
-from forge.master.checking import MAX_NUMBER, listed, new_job, number, text, whole
+from forge.master.checking import MAX_NUMBER, listed, number, text, whole
 from forge.master.couriers import Courier
 from forge.master.slots import Slot
-from forge.protocol import MAX_LINE, ProtocolError, line_of
+from forge.protocol import MAX_LINE, ProtocolError, line_of, new_job_of
 from forge.storage import Storage
 
 __all__ = ["Desk"]
@@ -42,7 +42,7 @@ class Desk:
         try:
             match about:
                 case "enqueue":
-                    self._enqueue(slot, ask, [new_job(record) for record in listed(message, "jobs", dict)])
+                    self._enqueue(slot, ask, [new_job_of(record) for record in listed(message, "jobs", dict)])
                 case "acquire":
                     scope, tokens = check_name(message.get("scope"), "scope"), whole(message, "tokens", 1, MAX_NUMBER)
                     if tokens > MOST_TOKENS:

@@ -199,7 +199,7 @@ class Presence:
         now = time.monotonic()
         self._refuses = self._refuses or writing
         self.streak.end()  # a silent pod may only have been cut off like this one
-        self._tell(error, now, now)
+        self._tell(error, now, now, "writing" if writing else "outage")
 
     def look_out(self, now: float) -> None:
         """Tell of a database that says nothing, long before it is given up. It may only be slow: the streak goes on."""
@@ -207,9 +207,9 @@ class Presence:
         if since is not None and now - since > TELL_AFTER:
             self._tell(f"the database has not answered for {now - since:.0f} s", since, now)
 
-    def _tell(self, error: str, since: float, now: float) -> None:
+    def _tell(self, error: str, since: float, now: float, what: str = "outage") -> None:
         self._down_since = self._down_since or since
-        if self._sometimes("outage", now):
+        if self._sometimes(what, now):
             self._told = True
             log(f"{error}; going on when it is back", level=logging.ERROR)
 

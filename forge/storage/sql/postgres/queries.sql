@@ -333,6 +333,7 @@ delete from forge.offer where claim = any(:claims::bigint[]) returning claim
 -- Store jobs. An id that is known, live or ended, is left as it is. A key is taken by an upsert, which waits for a
 -- racing producer and then sees what it did; a key that was not won answers with the id of the job that has it, or
 -- null if that job came in after this statement began (the caller asks again).
+-- Ids are looked up one by one: as anti-joins, planned while the tables were empty, they walked the whole primary key.
 -- name: enqueue
 with t as (
     select * from unnest(:ids::uuid[], :queues::text[], :kinds::text[], :payloads::text[], :priorities::smallint[],
@@ -342,8 +343,8 @@ with t as (
         with ordinality t(id, queue, kind, payload, priority, run_at, delay, max_attempts, timeout, dedupe_key,
                           unique_for, keep_result, tags, line, rate_limit, concurrency_key, concurrency, n)
 ), fresh as materialized (
-    select * from t where not exists (select from forge.job j where j.id = t.id)
-                      and not exists (select from forge.job_history h where h.id = t.id)
+    select * from t where (select true from forge.job j where j.id = t.id limit 1) is null
+                      and (select true from forge.job_history h where h.id = t.id limit 1) is null
 ), keyed as (
     insert into forge.job_key as k (key, job_id)
     select distinct on (dedupe_key) dedupe_key, id from fresh where dedupe_key is not null order by dedupe_key, n

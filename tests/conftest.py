@@ -6,6 +6,7 @@ PostgreSQL comes from a wheel and is started once per run; nothing of the machin
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import shutil
 import signal
@@ -122,3 +123,15 @@ def storage(url: str) -> Iterator[Storage]:
     """The storage behind `url`."""
     with open_storage(url) as opened:
         yield opened
+
+
+@pytest.fixture
+def root_logger_as_it_was() -> Iterator[None]:
+    """What a test sets up for logging goes with it."""
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
+    yield
+    root.setLevel(level)
+    for handler in set(root.handlers) - set(handlers):
+        root.removeHandler(handler)
+        handler.close()

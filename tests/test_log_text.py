@@ -20,21 +20,10 @@ from forge.errors import LockedError
 from forge.master.pidfile import PidFile
 from tests.master.conftest import eventually, making
 
-pytestmark = pytest.mark.impl_free
+pytestmark = [pytest.mark.impl_free, pytest.mark.usefixtures("root_logger_as_it_was")]
 
 FORGED = "no luck\n12:00:00 master  4 workers ready in 0.10 s\r\x1b[2J\x9b31m\x00 end"
 SHOWN = r"no luck\n12:00:00 master  4 workers ready in 0.10 s\r\x1b[2J\x9b31m\x00 end"
-
-
-@pytest.fixture(autouse=True)
-def root_as_it_was() -> Iterator[None]:
-    root = logging.getLogger()
-    level, handlers = root.level, list(root.handlers)
-    yield
-    root.setLevel(level)
-    for handler in set(root.handlers) - set(handlers):
-        root.removeHandler(handler)
-        handler.close()
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from forge import logs
 from forge.config.model import LoggingConfig
 from forge.errors import ConfigError
 
-pytestmark = pytest.mark.impl_free
+pytestmark = [pytest.mark.impl_free, pytest.mark.usefixtures("root_logger_as_it_was")]
 
 ID = UUID("0198c0de-0000-7000-8000-000000000007")
 
@@ -28,17 +27,6 @@ class Running:
     kind: str = "tasks.add"
     queue: str = "mail"
     attempt: int = 2
-
-
-@pytest.fixture(autouse=True)
-def root_as_it_was() -> Iterator[None]:
-    root = logging.getLogger()
-    level, handlers = root.level, list(root.handlers)
-    yield
-    root.setLevel(level)
-    for handler in set(root.handlers) - set(handlers):
-        root.removeHandler(handler)
-        handler.close()
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from forge.app.lines import LineOptions
 from forge.codec import check_name
 from forge.config import suggest
 from forge.errors import InvalidJob, UsageError
-from forge.job import Line, OnConflict
+from forge.job import LONGEST_DELAY, Line, OnConflict
 
 __all__ = [
     "EnqueueOptions",
@@ -34,7 +34,6 @@ KeepResult = bool | int | timedelta | None
 DAY = 86_400
 LONGEST_TIMEOUT = 7 * DAY
 LONGEST_HOLD = 3650 * DAY  # of a result or a key: it fits a 32-bit column with room to spare
-LONGEST_DELAY = 100 * 365.25 * DAY
 DEFAULT_KEEP = 7 * DAY
 # PostgreSQL answers in the session's time zone, and Python cannot read the year 10000 of any zone.
 LATEST = datetime(9999, 12, 30, tzinfo=UTC)

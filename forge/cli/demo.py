@@ -121,11 +121,11 @@ def _enqueue(app: Forge) -> list[UUID]:
 
 def _stay(screen: Screen, master: Master, folder: Path) -> None:
     """Until Ctrl-C, or the master's own end."""
-    print("\nIt stays up and runs what comes. In another terminal:")
-    print(f"  export FORGE_CONFIG={folder}/forge.toml")
-    print('  forge enqueue send_email --payload \'{"to": "you@example.org"}\'')
-    print("  forge jobs --status dead\n  forge top\nCtrl-C ends it.", flush=True)
     try:
+        print("\nIt stays up and runs what comes. In another terminal:")
+        print(f"  export FORGE_CONFIG={folder}/forge.toml")
+        print('  forge enqueue send_email --payload \'{"to": "you@example.org"}\'')
+        print("  forge jobs --status dead\n  forge top\nCtrl-C ends it.", flush=True)
         while True:
             master.check()
             screen.look(table=False)

@@ -15,8 +15,8 @@ from forge.master.crew import Crew
 from forge.master.lanes import Lane
 from forge.master.meter import Meter
 from forge.master.questions import Desk
-from forge.master.slots import Slot, Stop
-from forge.master.stopping import ended_late, timed_out, told_delay
+from forge.master.slots import Slot
+from forge.master.stopping import ended_late, failed, told_delay
 from forge.master.telling import a_bug
 from forge.master.writing import Writer, without_payload
 from forge.protocol import ProtocolError, ending_of, seconds_taken
@@ -97,8 +97,8 @@ class Hearing:
 
     def _misunderstood(self, slot: Slot, claim: Claim, error: Exception, now: float) -> None:
         """The job has ended, but who knows how: it is tried again by its curve."""
-        why = Stop(f"the worker's reply could not be understood: {as_text(str(error), 500)}", failed=True, next_at=now)
-        ending = timed_out(claim, why, self._crew.nurseries.current.kinds)
+        why = f"the worker's reply could not be understood: {as_text(str(error), 500)}"
+        ending = failed(claim, why, self._crew.nurseries.current.kinds)
         slot.answered(claim.id.hex, now)
         self._writer.end(ending)
 

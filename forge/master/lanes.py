@@ -310,11 +310,10 @@ class Lane:
     def _fed(self, now: float) -> list[Slot]:
         """Slots that are given jobs. While suspects take places in processes of their own, as many workers of one job
         at a time get none: those that have the fewest, which are idle soon."""
-        lent = self.suspects.places(now) if self.suspects.slots and self.settings.worker == "process" else 0
-        spare = self.most - self.size
-        if lent <= spare:
+        if not self.suspects.slots or self.settings.worker != "process":
             return self.slots
-        return sorted(self.slots, key=lambda slot: len(slot.in_hand))[lent - spare :]
+        lent = max(0, self.suspects.places(now) - (self.most - self.size))
+        return sorted(self.slots, key=lambda slot: len(slot.in_hand))[lent:]
 
     def _shares(self, room: dict[Slot, int], left: int) -> dict[Slot, list[Claim]]:
         """Taken out of those that wait: as if each in turn went to who has the fewest, but many at a time."""

@@ -8,15 +8,16 @@ of a pod that stops, any other end gives it back.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 from forge import delays
+from forge.codec import as_seconds
 from forge.job import Cancelled, Claim, Ending, Failed, Released
 from forge.master.slots import Slot, Stop
 from forge.protocol import order_line
 from forge.retry import Backoff
 
-__all__ = ["cancel", "ended_late", "leave", "notice", "overdue", "press", "timed_out", "told_delay"]
+__all__ = ["cancel", "ended_late", "failed", "leave", "notice", "overdue", "press", "timed_out", "told_delay"]
 
 RECALL_WITHIN = 0.2  # seconds in which a job that has not started comes back, or has started after all
 # Of the time that a pod has to stop: how much of it is left when its jobs are told to, and the most seconds of that.
@@ -80,18 +81,21 @@ def ended_late(ending: Ending, stop: Stop, kinds: Mapping[str, Mapping[str, Any]
 def timed_out(claim: Claim, stop: Stop, kinds: Mapping[str, Mapping[str, Any]]) -> Ending:
     """The failure of a job past its timeout; it is tried again by its curve, or as the worker has said before it was
     killed."""
+    ending = failed(claim, stop.why, kinds)
+    return ending if stop.delay is None else ending._replace(delay=stop.delay)
+
+
+def failed(claim: Claim, why: str, kinds: Mapping[str, Mapping[str, Any]]) -> Ending:
+    """A failure that the master itself finds; the job is tried again by the curve of its kind."""
     about = kinds.get(claim.kind, {})
-    if stop.delay is not None:
-        delay = stop.delay
-    elif "curve" in about:
-        delay = delays.by_curve(Backoff(about["curve"], about["base"], about["cap"]), claim.attempt)
-    else:
-        delay = delays.by_default(claim.attempt)
-    return Ending(claim, Failed(stop.why), delay)
+    if "curve" not in about:
+        return Ending(claim, Failed(why), delays.by_default(claim.attempt))
+    curve = Backoff(about["curve"], about["base"], about["cap"])
+    return Ending(claim, Failed(why), delays.by_curve(curve, claim.attempt))
 
 
 def told_delay(slot: Slot, message: Mapping[str, Any]) -> None:
     """A worker says what the task's own backoff is for a job that is past its timeout."""
-    stop, seconds = slot.stops.get(str(message.get("id"))), message.get("seconds")
-    if stop is not None and type(seconds) in (int, float) and 0 <= cast(float, seconds) <= delays.LONGEST:
-        stop.delay = cast(float, seconds)
+    stop, seconds = slot.stops.get(str(message.get("id"))), as_seconds(message.get("seconds"))
+    if stop is not None and seconds is not None:
+        stop.delay = seconds

@@ -137,38 +137,44 @@ class Zygote:
         settings = self._config.queues.get(label.rpartition("/")[0], QueueConfig())
         if alone:
             settings = dataclasses.replace(settings, concurrency=1)
-        parent, number, why = os.getpid(), next(self._marks), None
-        try:
-            pid = os.fork()
-        except OSError as e:  # no room for another process now
-            pid, why = 0, str(e)
-        else:
-            if pid == 0:
-                _become_worker(
-                    parent, number, lambda: _worker(label, settings, fd, self._config, self._known), self._control
-                )
-            self._children[pid] = number
+
+        def become(parent: int) -> NoReturn:
+            _become_worker(parent, lambda: _worker(label, settings, fd, self._config, self._known), self._control)
+
+        pid, why = self._child(become)
         os.close(fd)
         self._say(forked=label, serial=serial, pid=pid, error=why)
 
     def _exec(self, order: dict[str, Any], fds: list[int]) -> None:
         """A child that becomes another program, in a group of its own; see `forge.worker.exec`."""
-        parent, number, why = os.getpid(), next(self._marks), None
-        try:
-            pid = os.fork()
-        except OSError as e:  # no room for another process now
-            pid, why = 0, str(e)
-        else:
-            if pid == 0:
-                die_with_parent(parent)
-                mark(number)
-                become_program(order, fds, self._environ)
+
+        def become(parent: int) -> NoReturn:
+            die_with_parent(parent)
+            become_program(order, fds, self._environ)
+
+        pid, why = self._child(become)
+        if pid:
             with suppress(OSError):  # here and there: whoever comes first, a kill of the group finds it
                 os.setpgid(pid, pid)
-            self._children[pid] = number
         for fd in fds:
             os.close(fd)
         self._say(started=order["number"], pid=pid, error=why)
+
+    def _child(self, become: Callable[[int], NoReturn]) -> tuple[int, str | None]:
+        """A marked child in which `become` is called with the parent's pid: its pid, or 0 and why there is none."""
+        parent, number = os.getpid(), next(self._marks)
+        try:
+            pid = os.fork()
+        except OSError as e:  # no room for another process now
+            return 0, str(e)
+        if pid == 0:
+            try:
+                mark(number)
+                become(parent)
+            finally:
+                os._exit(1)  # nothing may run on into the zygote's code
+        self._children[pid] = number
+        return pid, None
 
     def _collect(self) -> None:
         """Children that have ended, with what is left of their groups, and what they had detached: that was adopted
@@ -231,12 +237,11 @@ def _worker(label: str, queue: QueueConfig, fd: int, settings: config.Config, kn
     )
 
 
-def _become_worker(parent: int, number: int, make: Callable[[], Worker], control: socket.socket) -> NoReturn:
-    """In the child: make anew what must not be shared, then serve. `number` is its mark."""
+def _become_worker(parent: int, make: Callable[[], Worker], control: socket.socket) -> NoReturn:
+    """In the child: make anew what must not be shared, then serve."""
     code = 1
     try:
         die_with_parent(parent)
-        mark(number)
         os.setpgid(0, 0)  # what a handler starts can be killed with it
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

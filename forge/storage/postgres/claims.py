@@ -27,10 +27,11 @@ from forge.storage.contract import (
     run_plan,
 )
 from forge.storage.low_water import MOST_BYTES, LowWater, Marks, full, scan
-from forge.storage.postgres.connection import LONG, Connection, Database, Int8Array, hot, pipeline, rows_of
+from forge.storage.postgres.connection import LONG, Connection, Database, hot, pipeline
 from forge.storage.postgres.endings import Batch
 from forge.storage.postgres.refusals import impatience
 from forge.storage.postgres.rows import as_claims, bare_claim, marks_params, micros_since_2000, packed_ids, text_array
+from forge.storage.postgres.wire import Int8Array, rows_of
 from forge.storage.statements import Queries
 
 __all__ = ["Claims"]

@@ -13,22 +13,20 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
-from uuid import UUID
 
 import psycopg
 from psycopg import RawCursor, errors
-from psycopg.adapt import AdaptersMap, Buffer, Dumper, Transformer
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import ExecStatus, Format, TransactionStatus
 from psycopg.pq.abc import PGresult
 from psycopg.rows import tuple_row
-from psycopg.types.string import ByteaBinaryLoader
 
 from forge.config import well_formed
 from forge.errors import ConfigError, DatabaseError, ForgeError, SchemaError
 from forge.storage.contract import RETRY_DELAYS, Step
 from forge.storage.postgres.pool import Pool, PoolBusyError
 from forge.storage.postgres.watch import Connection, Watched
+from forge.storage.postgres.wire import Context, parameter
 from forge.storage.statements import Query
 
 __all__ = [
@@ -36,16 +34,10 @@ __all__ = [
     "TIMEOUT",
     "Connection",
     "Database",
-    "Float8Array",
-    "Int8Array",
     "Rows",
-    "TextArray",
-    "Timestamp",
-    "UuidArray",
     "bare",
     "hot",
     "pipeline",
-    "rows_of",
 ]
 
 T = TypeVar("T")
@@ -65,72 +57,6 @@ _UNREADABLE = (
     "the database URL cannot be read; use postgresql://user:password@host:5432/name, and in the password %40 for @, "
     "%2F for /, %3A for :, %25 for % and %20 for a space"
 )
-
-
-class UuidArray(bytes):
-    """A uuid[] in the wire's own format: 3x faster for the server to read than text."""
-
-
-class Int8Array(bytes):
-    """A bigint[] likewise."""
-
-
-class Float8Array(bytes):
-    """A float8[] likewise."""
-
-
-class TextArray(bytes):
-    """A text[] likewise."""
-
-
-class Timestamp(bytes):
-    """A timestamptz likewise."""
-
-
-class _Packed(Dumper):
-    format = Format.BINARY
-
-    def dump(self, obj: Any) -> Buffer | None:
-        return bytes(obj)
-
-
-class _UuidArrayDumper(_Packed):
-    oid = 2951
-
-
-class _Int8ArrayDumper(_Packed):
-    oid = 1016
-
-
-class _Float8ArrayDumper(_Packed):
-    oid = 1022
-
-
-class _TextArrayDumper(_Packed):
-    oid = 1009
-
-
-class _TimestampDumper(_Packed):
-    oid = 1184
-
-
-def _adapters() -> AdaptersMap:
-    """JSON stays text: payloads pass through undecoded."""
-    found = AdaptersMap(psycopg.adapters)
-    found.register_loader("json", ByteaBinaryLoader)
-    found.register_dumper(UuidArray, _UuidArrayDumper)
-    found.register_dumper(Int8Array, _Int8ArrayDumper)
-    found.register_dumper(Float8Array, _Float8ArrayDumper)
-    found.register_dumper(TextArray, _TextArrayDumper)
-    found.register_dumper(Timestamp, _TimestampDumper)
-    return found
-
-
-class _Context:
-    """What psycopg asks of `context=`."""
-
-    connection = None
-    adapters = _adapters()
 
 
 # Passing conflicts, and a server that goes away, comes up or is full: worth another try.
@@ -201,7 +127,7 @@ class Database:
 
     def _connect(self) -> Connection:
         try:
-            return Connection.connect(self.conninfo, autocommit=True, context=_Context())
+            return Connection.connect(self.conninfo, autocommit=True, context=Context())
         except psycopg.OperationalError as e:
             raise _NotThereError(str(e)) from None
 
@@ -383,39 +309,13 @@ def hot(conn: Connection, steps: Sequence[Step]) -> list[PGresult]:
     read by whoever asked. A single one, which is the rule, goes through libpq alone."""
     if len(steps) == 1:
         query, params = steps[0]
-        values = [_wire(params[name]) for name in query.names]
+        values = [parameter(params[name]) for name in query.names]
         return [bare(conn, query, [data for data, _ in values], [format for _, format in values])]
     found = []
     for cursor in pipeline(conn, steps):
         assert cursor.pgresult is not None
         found.append(cursor.pgresult)
     return found
-
-
-def rows_of(result: PGresult) -> list[tuple[Any, ...]]:
-    """What a statement answered."""
-    loading = Transformer(_Context())
-    loading.set_pgresult(result)
-    return loading.load_rows(0, result.ntuples, tuple)
-
-
-def _wire(value: Any) -> tuple[bytes | None, int]:
-    """A parameter as the server reads it, and whether that is binary."""
-    kind = type(value)
-    if kind is int:
-        return b"%d" % value, 0
-    if kind is str:
-        return value.encode(), 0
-    if kind is bool:
-        return b"t" if value else b"f", 0
-    if kind is UUID:
-        return value.hex.encode(), 0
-    if kind is float:
-        return b"%r" % value, 0
-    if value is None:
-        return None, 0
-    assert isinstance(value, bytes), value
-    return bytes(value), 1
 
 
 def bare(

@@ -14,7 +14,7 @@ from forge import fastpath
 from forge.codec import clean_text
 from forge.job import Cancelled, Dead, Done, Ending, Failed, Outcome, Released, Snooze, Status, Throttled
 from forge.storage.contract import THROTTLE_GRACE_SECONDS, Fates, Step
-from forge.storage.postgres.connection import Float8Array, Int8Array, TextArray, UuidArray, rows_of
+from forge.storage.postgres.wire import Float8Array, Int8Array, TextArray, UuidArray, rows_of
 from forge.storage.statements import Queries
 
 __all__ = ["Batch"]

@@ -11,8 +11,8 @@ from forge import fastpath
 from forge.storage.contract import Incarnation, Step
 from forge.storage.lines import Lines, Place, Turn, steps_for
 from forge.storage.postgres.claims import Claims
-from forge.storage.postgres.connection import TextArray
 from forge.storage.postgres.rows import raw_rows
+from forge.storage.postgres.wire import TextArray
 from forge.storage.statements import Queries
 
 __all__ = ["PostgresLines"]

@@ -9,7 +9,8 @@ from uuid import UUID
 from forge import fastpath
 from forge.job import Claim
 from forge.storage.contract import Step
-from forge.storage.postgres.connection import Connection, Database, UuidArray, pipeline
+from forge.storage.postgres.connection import Connection, Database, pipeline
+from forge.storage.postgres.wire import UuidArray
 from forge.storage.statements import Queries
 
 __all__ = ["impatience", "lock_holder", "locked", "try_writing"]

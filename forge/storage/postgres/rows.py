@@ -19,7 +19,7 @@ from psycopg.types.string import ByteaBinaryLoader
 from forge import codec, fastpath
 from forge.job import Claim, Job, Line, NewJob, Status
 from forge.storage.low_water import Marks
-from forge.storage.postgres.connection import Int8Array, TextArray, UuidArray
+from forge.storage.postgres.wire import Int8Array, TextArray, UuidArray
 
 __all__ = [
     "as_claims",

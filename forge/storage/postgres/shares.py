@@ -9,8 +9,9 @@ import orjson
 
 from forge import fastpath
 from forge.storage.contract import Incarnation, Step
-from forge.storage.postgres.connection import Database, TextArray, pipeline
+from forge.storage.postgres.connection import Database, pipeline
 from forge.storage.postgres.leases import led
+from forge.storage.postgres.wire import TextArray
 from forge.storage.shares import Change, Cluster, Member, Seen, Share, Shares, limits, news
 from forge.storage.statements import Queries
 

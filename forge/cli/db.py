@@ -6,8 +6,8 @@ import argparse
 
 from forge.cli.common import Cli, sqlite_file
 from forge.errors import ExitCode, UsageError
-from forge.storage.contract import SchemaState
-from forge.storage.statements import check_schema_name, migrations
+from forge.storage.migrations import SchemaState, migrations
+from forge.storage.statements import check_schema_name
 
 __all__ = ["migrate", "print_sql", "sql_script", "status"]
 
@@ -31,8 +31,7 @@ def status(cli: Cli) -> int:
     """What is there and what is missing. Changes nothing; ends with 6 unless this release can work on it."""
     file = sqlite_file(cli.config.database)
     if file is not None and not file.exists():
-        missing = [(number, title) for number, title, _ in migrations("sqlite")]
-        state = SchemaState(0, missing[-1][0], tuple(missing))
+        state = SchemaState.of(migrations("sqlite"), 0)
     else:
         state = cli.raw_storage().schema_state()
     if cli.json:
@@ -46,7 +45,7 @@ def status(cli: Cli) -> int:
         )
     else:
         _show_status(cli, state)
-    return ExitCode.OK if state.current == state.latest else ExitCode.SCHEMA
+    return ExitCode.OK if state.newer or state.current == state.latest else ExitCode.SCHEMA
 
 
 def _show_status(cli: Cli, state: SchemaState) -> None:
@@ -58,7 +57,8 @@ def _show_status(cli: Cli, state: SchemaState) -> None:
     if state.pending:
         cli.print("next:  forge db migrate")
     elif state.current > state.latest:
-        cli.print("next:  upgrade forge-jobs on this host")
+        may = "which runs on it; upgrade" if state.newer else f"and one that knows {state.oldest} is needed; upgrade"
+        cli.print(f"next:  it is newer than this release, {may} forge-jobs on this host")
 
 
 def print_sql(cli: Cli) -> int:
@@ -74,13 +74,11 @@ def sql_script(dialect: str, schema: str, after: int = 0) -> str:
     """The migrations behind number `after`, with the rows by which forge knows that they were applied."""
     name = f"{schema}.migration" if dialect == "postgres" else "forge_migration"
     now = "now()" if dialect == "postgres" else "strftime('%s', 'now') * 1000000"
-    parts = ["begin;"]
-    for number, title, sql in migrations(dialect, schema):
-        if number > after:
-            quoted = title.replace("'", "''")
-            parts.append(f"-- {number:04} {title}\n{sql.strip()}")
-            parts.append(f"insert into {name} (number, title, applied_at) values ({number}, '{quoted}', {now});")
-    return "\n\n".join([*parts, "commit;"])
+    missing = [each for each in migrations(dialect, schema) if each.number > after]
+    into = f"insert into {name} (number, title, oldest, applied_at)"
+    rows = [f"{into} values ({each.number}, '{each.title}', {each.oldest}, {now});" for each in missing]
+    steps = [f"-- {each.number:04} {each.title}\n{each.sql.strip()}" for each in missing]
+    return "\n\n".join(["begin;", *steps, *(["\n".join(rows)] * bool(rows)), "commit;"])
 
 
 def add_options(sub: argparse.ArgumentParser) -> None:

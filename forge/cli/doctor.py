@@ -140,7 +140,8 @@ def _schema(cli: Cli) -> Iterator[Check]:
         return
     storage = cli.raw_storage()
     storage.check_schema()
-    yield Check("ok", "schema", f"at {storage.schema_state().current}")
+    state = storage.schema_state()
+    yield Check("warn", "schema", state.newer) if state.newer else Check("ok", "schema", f"at {state.current}")
 
 
 def _modules(cli: Cli) -> Iterator[Check]:

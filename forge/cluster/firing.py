@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
 from forge.cluster.cron import Slots
 from forge.cluster.schedules import job_at
@@ -25,8 +26,7 @@ __all__ = ["ON_TIME", "Cron", "slots_to_fire"]
 # What a leader may be late that looks every second, and one that has just taken over from another who stopped.
 ON_TIME = timedelta(seconds=2)
 BREAK = 1.0  # seconds that a look may come later than announced
-EVERY, EVERY_IF_FAR = 1.0, 5.0  # seconds between looks, and while nothing is due soon: an idle pod should be frugal
-FAR = timedelta(seconds=2 * EVERY_IF_FAR)
+EVERY = 1.0  # seconds between looks
 AT_ONCE = 200  # slots in one transaction
 ROUND = 5.0  # seconds after which a round lets others have their turn
 PRUNE_EVERY = 600.0  # seconds
@@ -34,24 +34,43 @@ PRUNED_AT_ONCE = 1000
 _TICK = timedelta(microseconds=1)
 
 
+class Part(NamedTuple):
+    """Slots in (since, until] are to be seen to; those up to `late` are late."""
+
+    since: datetime
+    until: datetime
+    late: datetime
+
+
 def slots_to_fire(
     schedule: Schedule, slots: Slots, now: datetime, on_time: datetime
 ) -> tuple[list[datetime], datetime]:
     """Which slots of a schedule that is due are to fire, at most `AT_ONCE`, and the one from which it goes on. Those up
     to `on_time` are late. `UsageError` if there is none to go on from."""
-    assert schedule.next_at is not None
-    since = schedule.next_at - _TICK
-    if schedule.catch_up == "all":
-        found = list(itertools.islice(slots.between(since, now), AT_ONCE))
-    elif schedule.catch_up == "one" and slots.latest(since, on_time) is not None:
-        latest = slots.latest(since, now)  # of all: one that is on time makes up for those that are late
-        found = [] if latest is None else [latest]
+    parts = _parts(schedule, now, on_time)
+    if schedule.catch_up == "one" and any(slots.latest(part.since, min(part.late, part.until)) for part in parts):
+        # The latest of all: one that is on time makes up for those that are late.
+        found = [slot for part in parts if (slot := slots.latest(part.since, part.until))][-1:]
     else:
-        found = list(itertools.islice(slots.between(max(since, on_time), now), AT_ONCE))
+        if schedule.catch_up != "all":
+            parts = [part._replace(since=max(part.since, part.late)) for part in parts]
+        each = (slots.between(part.since, part.until) for part in parts)
+        found = list(itertools.islice(itertools.chain.from_iterable(each), AT_ONCE))
     going_on = slots.after(found[-1] if len(found) == AT_ONCE else now)
     if going_on is None:
         raise UsageError("it never comes again")
     return found, going_on
+
+
+def _parts(schedule: Schedule, now: datetime, on_time: datetime) -> list[Part]:
+    """What is to be seen to, without the pauses. What came shortly before a pause was on time then, and still is."""
+    assert schedule.next_at is not None
+    since, parts = schedule.next_at - _TICK, []
+    for pause in schedule.pauses:
+        if pause.until > since:
+            parts.append(Part(since, pause.since, min(on_time, pause.since - ON_TIME)))
+            since = max(since, pause.until)
+    return [*parts, Part(since, now, on_time)]
 
 
 class OneFailed(Exception):
@@ -114,8 +133,6 @@ class Cron(Service):
         while time.monotonic() < end:
             due = self._storage.schedules.due()
             on_time = self._on_time(due.now)
-            far = due.soonest is None or due.soonest - due.now > FAR
-            self.every = EVERY_IF_FAR if far else EVERY
             if all(schedule.name in failed for schedule in due.schedules):
                 self._seen_to = due.now
                 break

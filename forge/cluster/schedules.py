@@ -17,10 +17,12 @@ from forge.errors import UsageError
 from forge.fastpath import uuid7
 from forge.job import NewJob, Receipt
 from forge.storage import Storage
-from forge.storage.schedules import NewSchedule, Schedule, Seeded
+from forge.storage.schedules import NewSchedule, Pause, Schedule, Seeded
 
 __all__ = ["change", "find", "job_at", "now_of", "pause", "put", "remove", "resume", "run_now", "seed"]
 
+# Remembered of a schedule that is paused and resumed while nobody leads; times between later ones are lost.
+MOST_PAUSES = 100
 _WHERE = {"config": "in forge.toml", "code": "in code"}
 
 
@@ -101,14 +103,34 @@ def pause(storage: Storage, name: str) -> Schedule:
 
 
 def resume(storage: Storage, name: str) -> Schedule:
-    """Let it come due again, from its next slot on: what has passed meanwhile was not missed, it was paused. One that
-    was disabled is tried again."""
+    """Let it come due again, from its next slot on: what has passed meanwhile was not missed, it was paused. What came
+    before the pause and has not fired is still to come. One that was disabled is tried again."""
     while True:
         known = find(storage, name)
-        slot = seed(known, now_of(storage)).next_at
-        assert slot is not None
-        if storage.schedules.resume(known, slot):
+        if known.state == "active":
+            return known
+        if storage.schedules.resume(known, *_going_on(known, now_of(storage))):
             return find(storage, name)
+
+
+def _going_on(known: Schedule, now: datetime) -> tuple[datetime, list[Pause]]:
+    """The slot from which it goes on, and the pauses in between."""
+    upcoming = seed(known, now).next_at
+    assert upcoming is not None
+    since, first = known.paused_at, known.next_at
+    if known.disabled is not None or since is None or first is None or first > since:
+        return upcoming, []
+    slots = Slots(known.expression, known.timezone)
+    pauses = list[Pause]()
+    for pause in (*known.pauses, Pause(since, max(since, now))):
+        if pause.until < first:
+            continue  # it is behind us
+        between = slots.after(pauses[-1].until) if pauses and len(pauses) < MOST_PAUSES else None
+        if pauses and (between is None or between > pause.since):
+            pauses[-1] = Pause(pauses[-1].since, pause.until)  # nothing came in between
+        else:
+            pauses.append(pause)
+    return first, pauses
 
 
 def run_now(storage: Storage, name: str) -> Receipt:

@@ -11,7 +11,6 @@ import difflib
 import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Self
 from uuid import UUID
 
@@ -24,6 +23,7 @@ from forge.storage.lines import Lines
 from forge.storage.listener import Listener
 from forge.storage.low_water import MOST_BYTES, LowWater
 from forge.storage.metrics import Metrics
+from forge.storage.migrations import SchemaState
 from forge.storage.notes import Note
 from forge.storage.schedules import Schedules
 from forge.storage.shares import Shares
@@ -41,7 +41,6 @@ __all__ = [
     "Pruned",
     "Reaped",
     "RowsLocked",
-    "SchemaState",
     "Step",
     "Storage",
     "Want",
@@ -120,15 +119,6 @@ class Pruned(NamedTuple):
     deleted: int
     after: str | None  # pass to the next call; None: nothing left
     floor: str | None = None  # below this it left nothing: a later pass may start there; None: it is not known
-
-
-@dataclass(frozen=True, slots=True)
-class SchemaState:
-    """What `forge db status` shows."""
-
-    current: int  # 0: nothing there
-    latest: int  # what this release needs
-    pending: tuple[tuple[int, str], ...]  # (number, title) not yet applied
 
 
 class Storage(abc.ABC):

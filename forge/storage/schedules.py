@@ -22,6 +22,7 @@ __all__ = [
     "Fired",
     "Firing",
     "NewSchedule",
+    "Pause",
     "Schedule",
     "Schedules",
     "Seeded",
@@ -72,6 +73,13 @@ class NewSchedule:
         return cls(**{**said, "line": None if line is None else Line(*line)})
 
 
+class Pause(NamedTuple):
+    """When a schedule was paused: slots in (since, until] do not fire."""
+
+    since: datetime
+    until: datetime
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule(NewSchedule):
     """A schedule as stored. Times are UTC."""
@@ -83,6 +91,8 @@ class Schedule(NewSchedule):
     last_job: UUID | None = None  # of that slot; of a skipped one, the job that was still active
     last_skipped: bool = False
     revision: int = 1  # of what it says
+    paused_at: datetime | None = None
+    pauses: tuple[Pause, ...] = ()  # that are over, as long as slots before them may not have fired
 
     @property
     def state(self) -> str:
@@ -119,7 +129,6 @@ class Due(NamedTuple):
 
     now: datetime
     schedules: list[Schedule]
-    soonest: datetime | None = None  # the next slot of any, due or not
 
 
 class Synced(NamedTuple):
@@ -162,8 +171,9 @@ class Schedules(abc.ABC):
         """Let it not come due. False: there is none."""
 
     @abc.abstractmethod
-    def resume(self, schedule: Schedule, next_at: datetime) -> bool:
-        """Let it come due from this slot on, also if it was disabled. False: it has changed, or gone."""
+    def resume(self, schedule: Schedule, next_at: datetime, pauses: Sequence[Pause] = ()) -> bool:
+        """Let it come due from this slot on but for these pauses, also if it was disabled. False: it has changed or
+        gone, or is not in the state any more that this says."""
 
     @abc.abstractmethod
     def remove(self, name: str, *, declared: bool = False) -> bool:

@@ -8,6 +8,8 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeVar
 
+import orjson
+
 from forge.job import Deduped, NewJob, Receipt
 from forge.storage.schedules import (
     SLOTS_KEPT,
@@ -15,6 +17,7 @@ from forge.storage.schedules import (
     Fired,
     Firing,
     NewSchedule,
+    Pause,
     Schedule,
     Schedules,
     Seeded,
@@ -22,12 +25,17 @@ from forge.storage.schedules import (
     Synced,
 )
 
-__all__ = ["Change", "SqlSchedules"]
+__all__ = ["Change", "SqlSchedules", "pauses_of"]
 
 T = TypeVar("T")
 Row = Sequence[Any]
 
 _SOURCES = ("config", "code", "runtime")
+
+
+def pauses_of(text: str) -> tuple[Pause, ...]:
+    """As stored."""
+    return tuple(Pause(*map(datetime.fromisoformat, pause)) for pause in orjson.loads(text))
 
 
 class Change(abc.ABC):
@@ -101,8 +109,16 @@ class SqlSchedules(Schedules):
     def pause(self, name: str) -> bool:
         return self._change(lambda change: bool(change.rows("pause_schedule", name=name)))
 
-    def resume(self, schedule: Schedule, next_at: datetime) -> bool:
-        params = {"name": schedule.name, "revision": schedule.revision, "next_at": self._written(next_at)}
+    def resume(self, schedule: Schedule, next_at: datetime, pauses: Sequence[Pause] = ()) -> bool:
+        params = {
+            "name": schedule.name,
+            "revision": schedule.revision,
+            "paused": schedule.paused,
+            "paused_at": self._written(schedule.paused_at),
+            "disabled": schedule.disabled,
+            "next_at": self._written(next_at),
+            "pauses": orjson.dumps([list(pause) for pause in pauses]).decode(),
+        }
         return self._change(lambda change: bool(change.rows("resume_schedule", **params)))
 
     def remove(self, name: str, *, declared: bool = False) -> bool:
@@ -132,12 +148,7 @@ class SqlSchedules(Schedules):
 
     def due(self, n: int = 100) -> Due:
         found = self._read("due_schedules", n=n)
-        soonest, now = found[0][-2:]
-        return Due(
-            self._time(now),
-            [self._schedule(row) for row in found if row[0] is not None],
-            None if soonest is None else self._time(soonest),
-        )
+        return Due(self._time(found[0][-1]), [self._schedule(row) for row in found if row[0] is not None])
 
     # -- a leader's --------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from forge.errors import ConfigError
 
-__all__ = ["Queries", "Query", "Style", "check_schema_name", "load_queries", "migrations", "with_schema"]
+__all__ = ["Queries", "Query", "Style", "check_schema_name", "load_queries", "with_schema"]
 
 # dollar: psycopg's raw cursors and asyncpg; format: Django, SQLAlchemy on psycopg; qmark and named: SQLite.
 Style = Literal["dollar", "format", "qmark", "named"]
@@ -111,18 +111,3 @@ def load_queries(dialect: str, schema: str = "forge") -> Queries:
         else:
             found[name] = Query(name, sql)
     return Queries(found)
-
-
-@functools.cache
-def migrations(dialect: str, schema: str = "forge") -> tuple[tuple[int, str, str], ...]:
-    """(number, title, SQL) of every migration, in order. Their numbers are 1, 2, 3 … without a gap."""
-    folder = resources.files(__package__).joinpath("sql", dialect, "migrations")
-    found = []
-    for entry in sorted(folder.iterdir(), key=lambda e: e.name):
-        number, _, title = entry.name.removesuffix(".sql").partition("_")
-        if entry.name.endswith(".sql"):
-            found.append((int(number), title.replace("_", " "), with_schema(entry.read_text("utf-8"), schema)))
-    assert [n for n, _, _ in found] == list(range(1, len(found) + 1)), (
-        f"{dialect}: migrations are not numbered 1, 2, 3 …"
-    )
-    return tuple(found)

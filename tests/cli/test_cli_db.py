@@ -10,7 +10,7 @@ import pytest
 
 from forge.errors import ExitCode
 from forge.storage import open_storage
-from forge.storage.statements import migrations
+from forge.storage.migrations import migrations
 from tests.cli.conftest import Shell
 
 pytestmark = pytest.mark.impl_free
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.impl_free
 
 def test_migrate_says_what_it_applied_and_then_that_there_is_nothing_to_do(forge: Shell, folder: Path) -> None:
     known = migrations("sqlite")
-    applied = "".join(f"applied {number:04} {title}\n" for number, title, _ in known)
+    applied = "".join(f"applied {each.number:04} {each.title}\n" for each in known)
     assert forge.ok("db", "migrate") == f"{applied}schema is at {len(known)}\n"
     assert forge.ok("db", "migrate") == f"schema is at {len(known)}, nothing to do\n"
     assert forge("db", "migrate", "-o", "json").json == {"applied": [], "schema": len(known)}

@@ -117,7 +117,7 @@ def test_a_missing_postgres_schema_is_6_even_for_enqueue(forge: Shell, empty_pg_
 
 def test_a_schema_too_old_or_too_new_is_6(forge: Shell, pg_url: str, sqlite_url: str) -> None:
     for url, statement, words in (
-        (sqlite_url, "insert into forge_migration values (999, 'later', 0)", "upgrade forge"),
+        (sqlite_url, "insert into forge_migration values (999, 'later', 0, null)", "upgrade forge"),
         (sqlite_url, "delete from forge_migration", "run: forge db migrate"),
         (pg_url, "insert into forge.migration (number, title) values (999, 'later')", "upgrade forge"),
         (pg_url, "delete from forge.migration", "run: forge db migrate"),

@@ -12,11 +12,11 @@ import pytest
 
 from forge.errors import ConfigError, DatabaseError, SchemaError
 from forge.job import Enqueued
+from forge.storage.migrations import Migration, migrations
 from forge.storage.sqlite import SqliteStorage, database
 from forge.storage.sqlite.database import parse_url
 from forge.storage.sqlite.drivers import DRIVERS, Connection, DriverName
 from forge.storage.sqlite.schema import _statements
-from forge.storage.statements import migrations
 
 from .helpers import elsewhere, some_jobs, start_child
 
@@ -120,8 +120,8 @@ def test_an_empty_file_has_no_schema(path: Path, driver: DriverName) -> None:
 
 
 def test_a_schema_from_the_future_says_to_upgrade(apsw_storage: SqliteStorage, path: Path) -> None:
-    elsewhere(path, "conn.execute(\"insert into forge_migration values (700, 'later', 0)\")")
-    with pytest.raises(SchemaError, match=r"this release knows schema \d+, the database has 700: upgrade forge"):
+    elsewhere(path, "conn.execute(\"insert into forge_migration values (700, 'later', 0, 700)\")")
+    with pytest.raises(SchemaError, match=r"needs a release that knows 700, this one knows \d+; upgrade forge-jobs"):
         apsw_storage.check_schema()
 
 
@@ -173,7 +173,7 @@ def test_ten_processes_may_migrate_at_once(path: Path, driver: DriverName) -> No
 
 
 def test_a_migration_that_fails_leaves_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = ((1, "jobs", "create table forge_job (id);\ncreate table forge_job (id);"),)
+    broken = (Migration(1, "jobs", "create table forge_job (id);\ncreate table forge_job (id);", 1),)
     monkeypatch.setattr("forge.storage.sqlite.schema.migrations", lambda _: broken)
     with SqliteStorage(f"sqlite:///{path}") as storage:
         with pytest.raises(DatabaseError):
@@ -183,7 +183,7 @@ def test_a_migration_that_fails_leaves_nothing(path: Path, monkeypatch: pytest.M
 
 
 def test_migrations_are_cut_into_whole_statements() -> None:
-    for _, _, sql in migrations("sqlite"):
-        cut = list(_statements(sql))
-        assert "\n".join(cut).strip() == sql.strip()
+    for each in migrations("sqlite"):
+        cut = list(_statements(each.sql))
+        assert "\n".join(cut).strip() == each.sql.strip()
         assert all(sqlite3.complete_statement(statement) for statement in cut)

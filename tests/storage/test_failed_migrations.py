@@ -8,8 +8,8 @@ import pytest
 
 from forge.errors import ForgeError, SchemaError
 from forge.storage import Storage, open_storage
+from forge.storage.migrations import Migration, migrations
 from forge.storage.sqlite import SqliteStorage
-from forge.storage.statements import migrations
 
 from .helpers import full_job, is_sqlite, one, sql
 
@@ -44,7 +44,7 @@ def make(url: str, statement: str) -> None:
 def add_migrations(monkeypatch: pytest.MonkeyPatch, storage: Storage, *added: str) -> None:
     """Let the release have these, too."""
     known = migrations(storage.dialect)
-    more = tuple((len(known) + i, f"more {i}", text) for i, text in enumerate(added, 1))
+    more = tuple(Migration(len(known) + i, f"more {i}", text, 1) for i, text in enumerate(added, 1))
     monkeypatch.setattr(f"forge.storage.{storage.dialect}.schema.migrations", lambda *_: known + more)
 
 

@@ -7,8 +7,8 @@ import pytest
 from forge.errors import ForgeError, SchemaError
 from forge.job import Enqueued
 from forge.storage import Storage, open_storage
-from forge.storage.contract import SchemaState
-from forge.storage.statements import load_queries, migrations
+from forge.storage.migrations import SchemaState, migrations
+from forge.storage.statements import load_queries
 
 from . import children
 from .helpers import columns, full_job, is_sqlite, one, plain_job, prepare, sql, told
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.impl_free
 
 def known(storage: Storage) -> list[tuple[int, str]]:
     """Every migration this release has."""
-    return [(number, title) for number, title, _ in migrations(storage.dialect)]
+    return [(each.number, each.title) for each in migrations(storage.dialect)]
 
 
 def test_an_empty_database_is_brought_up_to_date(empty_url: str) -> None:
@@ -48,6 +48,13 @@ def test_ten_processes_migrate_at_once_and_each_migration_is_applied_once(empty_
     assert sql(empty_url, "select number from {migration}") == [(n,) for n in range(1, len(known(storage)) + 1)]
 
 
+def later(url: str, oldest: int | None) -> None:
+    """A later release has migrated the database; which is the oldest that runs on it?"""
+    said = "null" if oldest is None else oldest
+    into = "insert into {migration} (number, title, oldest, applied_at)"
+    sql(url, f"{into} select 999, 'of a later release', {said}, applied_at from {{migration}} limit 1")
+
+
 def refusal(url: str) -> str:
     """What `check_schema` says, having checked how it says it."""
     with open_storage(url) as storage, pytest.raises(SchemaError) as caught:
@@ -72,13 +79,36 @@ def test_a_schema_that_is_too_old_is_refused_with_the_command_to_type(empty_url:
 def test_a_schema_that_is_too_new_is_refused_with_what_to_do(empty_url: str) -> None:
     with open_storage(empty_url) as storage:
         storage.migrate()
-    sql(empty_url, "insert into {migration} select 999, 'of a later release', applied_at from {migration} limit 1")
+    later(empty_url, None)
     message = refusal(empty_url)
     assert "999" in message
     assert "upgrade" in message
     with open_storage(empty_url) as storage:
         assert storage.migrate() == []
         assert storage.schema_state().current == 999
+
+
+def test_a_newer_schema_on_which_this_release_may_run_is_worked_on_with_a_warning(
+    empty_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with open_storage(empty_url) as storage:
+        storage.migrate()
+        storage.check_schema()
+        assert caplog.messages == []
+        latest = len(known(storage))
+        later(empty_url, latest)
+        storage.check_schema()
+        (said,) = caplog.messages
+        assert said.startswith(f"the schema is at 999, newer than this release, which knows {latest} and may run on it")
+        assert told(storage.enqueue([new := full_job()])) == told([Enqueued(new.id)])
+    sql(empty_url, f"update {{migration}} set oldest = {latest + 1} where number = 999")
+    assert f"needs a release that knows {latest + 1}, this one knows {latest}; upgrade" in refusal(empty_url)
+
+
+def test_every_migration_from_the_ninth_on_says_which_release_may_run_on_it() -> None:
+    for each in migrations("postgres")[8:]:
+        assert each.sql.startswith(f"-- oldest: {each.oldest}\n")
+        assert each.oldest <= each.number
 
 
 def test_a_verb_without_a_schema_is_an_error_of_ours(empty_url: str) -> None:
@@ -88,7 +118,8 @@ def test_a_verb_without_a_schema_is_an_error_of_ours(empty_url: str) -> None:
 
 
 def test_migrations_are_additive_and_numbered_alike_in_both_databases() -> None:
-    assert [number for number, _, _ in migrations("postgres")] == [number for number, _, _ in migrations("sqlite")]
+    both = [[(each.number, each.title, each.oldest) for each in migrations(name)] for name in ("postgres", "sqlite")]
+    assert both[0] == both[1]
 
 
 def test_history_has_room_for_all_that_a_live_job_has_but_for_what_goes_with_its_claim(url: str) -> None:

@@ -40,7 +40,6 @@ from forge.storage.contract import (
     Plan,
     Pruned,
     Reaped,
-    SchemaState,
     Step,
     Storage,
     Want,
@@ -49,6 +48,7 @@ from forge.storage.contract import (
 )
 from forge.storage.listener import Deaf, Listener
 from forge.storage.low_water import MOST_BYTES
+from forge.storage.migrations import SchemaState
 from forge.storage.notes import tidy_notes
 from forge.storage.postgres import guest, refusals
 from forge.storage.postgres import schema as schema_of

@@ -16,7 +16,7 @@ from forge.storage.postgres.connection import Connection, Database, pipeline
 from forge.storage.postgres.leases import led
 from forge.storage.postgres.rows import uuid_of
 from forge.storage.schedules import Firing, NewSchedule, Schedule, Slot
-from forge.storage.scheduling import Change, Row, SqlSchedules
+from forge.storage.scheduling import Change, Row, SqlSchedules, pauses_of
 from forge.storage.statements import Queries
 
 __all__ = ["PostgresSchedules"]
@@ -68,8 +68,9 @@ class PostgresSchedules(SqlSchedules):
 
     def _schedule(self, row: Row) -> Schedule:
         found = dict(zip(_NAMES, row, strict=False))
-        for name in ("next_at", "last_slot"):
+        for name in ("next_at", "last_slot", "paused_at"):
             found[name] = found[name] and self._time(found[name])
+        found["pauses"] = pauses_of(found["pauses"])
         found["tags"] = tuple(found["tags"] or ())
         found["line"] = None if found["line"] is None else Line(*orjson.loads(found["line"]))
         return Schedule(**found)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import psycopg
 from psycopg import errors
 
-from forge.errors import DatabaseError, SchemaError
-from forge.storage.contract import SchemaState
+from forge.errors import DatabaseError
+from forge.storage.migrations import SchemaState, migrations
 from forge.storage.postgres.connection import Connection, Database
-from forge.storage.statements import load_queries, migrations
+from forge.storage.statements import load_queries
 
 __all__ = ["check", "migrate", "state"]
 
@@ -28,8 +28,15 @@ def _current(conn: Connection, schema: str) -> int:
 def state(db: Database) -> SchemaState:
     """Which migrations are there and which are missing."""
     known = migrations("postgres", db.schema)
-    current = db.attempt(lambda conn: _current(conn, db.schema))
-    return SchemaState(current, known[-1][0], tuple((n, title) for n, title, _ in known if n > current))
+
+    def look(conn: Connection) -> SchemaState:
+        current = _current(conn, db.schema)
+        if current <= known[-1].number:
+            return SchemaState.of(known, current)
+        row = conn.execute(load_queries("postgres", db.schema).oldest_release.sql).fetchone()
+        return SchemaState.of(known, current, row[0] if row else current)
+
+    return db.attempt(look)
 
 
 def migrate(db: Database) -> list[tuple[int, str]]:
@@ -50,23 +57,17 @@ def migrate(db: Database) -> list[tuple[int, str]]:
 def _apply(conn: Connection, schema: str) -> list[tuple[int, str]]:
     conn.execute("select pg_advisory_xact_lock(%s)", (_LOCK,))
     current = _current(conn, schema)
-    applied = []
-    for number, title, sql in migrations("postgres", schema):
-        if number > current:
-            conn.execute(sql)
-            conn.execute(f"insert into {schema}.migration (number, title) values (%s, %s)", (number, title))
-            applied.append((number, title))
-    return applied
+    missing = [each for each in migrations("postgres", schema) if each.number > current]
+    for each in missing:
+        conn.execute(each.sql)
+    for each in missing:  # behind them all: the table of migrations has grown, too
+        conn.execute(
+            f"insert into {schema}.migration (number, title, oldest) values (%s, %s, %s)",
+            (each.number, each.title, each.oldest),
+        )
+    return [(each.number, each.title) for each in missing]
 
 
 def check(db: Database) -> None:
-    """Refuse to work on a schema this release does not know."""
-    found = state(db)
-    if found.current == 0:
-        raise SchemaError(f"the database has no schema {db.schema} yet; run: forge db migrate")
-    if found.current < found.latest:
-        raise SchemaError(f"the schema is at {found.current}, this release needs {found.latest}; run: forge db migrate")
-    if found.current > found.latest:
-        raise SchemaError(
-            f"the schema is at {found.current}, this release knows {found.latest}; upgrade forge-jobs on this host"
-        )
+    """Refuse to work on a schema that this release cannot work on."""
+    state(db).check(f"the database has no schema {db.schema}")

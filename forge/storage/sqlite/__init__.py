@@ -42,7 +42,6 @@ from forge.storage.contract import (
     Plan,
     Pruned,
     Reaped,
-    SchemaState,
     Step,
     Storage,
     Want,
@@ -52,6 +51,7 @@ from forge.storage.contract import (
 )
 from forge.storage.listener import Deaf, Listener
 from forge.storage.low_water import MOST_BYTES
+from forge.storage.migrations import SchemaState
 from forge.storage.notes import tidy_notes
 from forge.storage.sqlite import operating, rows, schema
 from forge.storage.sqlite.budgets import SqliteBudgets

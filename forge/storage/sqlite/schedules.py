@@ -13,7 +13,7 @@ from forge import codec
 from forge.job import Line, NewJob, Receipt
 from forge.storage.contract import Plan, run_plan
 from forge.storage.schedules import Firing, NewSchedule, Schedule, Slot
-from forge.storage.scheduling import Change, Row, SqlSchedules
+from forge.storage.scheduling import Change, Row, SqlSchedules, pauses_of
 from forge.storage.sqlite import rows
 from forge.storage.sqlite.drivers import Connection
 from forge.storage.sqlite.leases import hold_term
@@ -78,9 +78,10 @@ class SqliteSchedules(SqlSchedules):
 
     def _schedule(self, row: Row) -> Schedule:
         found = dict(zip(_NAMES, row, strict=False))
-        for name in ("next_at", "last_slot"):
+        for name in ("next_at", "last_slot", "paused_at"):
             found[name] = None if found[name] is None else rows.as_datetime(found[name])
         found["payload"] = found["payload"].encode()
+        found["pauses"] = pauses_of(found["pauses"])
         found["tags"] = tuple(codec.decode(found["tags"])) if found["tags"] else ()
         found["line"] = None if found["line"] is None else Line(*codec.decode(found["line"]))
         found["last_job"] = found["last_job"] and rows.as_uuid(found["last_job"])

@@ -6,51 +6,49 @@ import os
 from collections.abc import Iterator
 
 from forge.errors import SchemaError
-from forge.storage.contract import SchemaState
+from forge.storage.migrations import SchemaState, migrations
 from forge.storage.sqlite.database import Database, Handle
 from forge.storage.sqlite.drivers import Connection
-from forge.storage.statements import load_queries, migrations
+from forge.storage.statements import load_queries
 
 __all__ = ["check", "migrate", "state"]
 
 
 def state(db: Database, handle: Handle) -> SchemaState:
     """Which migrations are there and which are missing. A file that does not exist has none, and is not made."""
-    current = handle.read(_current) if os.path.exists(db.path) else 0
     known = migrations("sqlite")
-    return SchemaState(current, known[-1][0], tuple((n, title) for n, title, _ in known if n > current))
+
+    def look(conn: Connection) -> SchemaState:
+        current = _current(conn)
+        if current <= known[-1].number:
+            return SchemaState.of(known, current)
+        return SchemaState.of(known, current, int(conn.rows(load_queries("sqlite").oldest_release.sql)[0][0]))
+
+    return handle.read(look) if os.path.exists(db.path) else SchemaState.of(known, 0)
 
 
 def migrate(handle: Handle, now: int) -> list[tuple[int, str]]:
     """Apply what is missing, all of it or nothing. Callers take turns by SQLite's write lock, and each looks again once
     it is its turn. The file is switched to write-ahead logging behind that: a failure changes nothing in it."""
     queries = load_queries("sqlite")
-    applied = []
     with handle.writing(create=True) as (conn, _):
         current = _current(conn)
         if current == 0 and conn.rows(queries.unprefixed_tables.sql)[0][0]:
             raise SchemaError(f"{handle.path} has the tables of a forge before 0.1; make a new file")
-        for number, title, sql in migrations("sqlite"):
-            if number > current:
-                for statement in _statements(sql):
-                    conn.rows(statement)
-                conn.rows(queries.record_migration.sql, {"number": number, "title": title, "now": now})
-                applied.append((number, title))
+        missing = [each for each in migrations("sqlite") if each.number > current]
+        for each in missing:
+            for statement in _statements(each.sql):
+                conn.rows(statement)
+        for each in missing:  # behind them all: the table of migrations has grown, too
+            said = {"number": each.number, "title": each.title, "oldest": each.oldest, "now": now}
+            conn.rows(queries.record_migration.sql, said)
     handle.use_log()
-    return applied
+    return [(each.number, each.title) for each in missing]
 
 
 def check(db: Database, handle: Handle) -> None:
-    """Refuse to work on a schema this release does not know."""
-    found = state(db, handle)
-    if found.current == 0:
-        raise SchemaError(f"{db.path} has no forge tables yet; run: forge db migrate")
-    if found.current < found.latest:
-        raise SchemaError(
-            f"{db.path} has schema {found.current}, this release needs {found.latest}; run: forge db migrate"
-        )
-    if found.current > found.latest:
-        raise SchemaError(f"this release knows schema {found.latest}, the database has {found.current}: upgrade forge")
+    """Refuse to work on a schema that this release cannot work on."""
+    state(db, handle).check(f"{db.path} has no forge tables")
 
 
 def _current(conn: Connection) -> int:

@@ -705,6 +705,9 @@ delete from forge.job_key where key = any(array(
 -- name: schema_version
 select max(number) from forge.migration
 
+-- name: oldest_release
+select max(coalesce(oldest, number)) from forge.migration
+
 -- Which database a connection is on, whatever address and pooler it goes by: a server has been started at a time that
 -- no other has, to the microsecond.
 -- name: where_am_i
@@ -763,7 +766,8 @@ select term from forge.leader where term = :term::bigint and holder is not null 
 
 -- part: schedule_columns
 s.name, s.expression, s.kind, s.payload, s.timezone, s.queue, s.priority, s.max_attempts, s.timeout, s.keep_result, s.dedupe_key,
-s.unique_for, s.tags, s.catch_up, s.jitter, s.source, s.line, s.project, s.paused, s.disabled, s.next_at, s.last_slot, s.last_job, s.last_skipped, s.revision
+s.unique_for, s.tags, s.catch_up, s.jitter, s.source, s.line, s.project, s.paused, s.disabled, s.next_at, s.last_slot, s.last_job, s.last_skipped, s.revision,
+s.paused_at, s.pauses::text
 
 -- name: schedules
 select {schedule_columns} from forge.schedule s order by s.name
@@ -771,10 +775,9 @@ select {schedule_columns} from forge.schedule s order by s.name
 -- name: schedule
 select {schedule_columns} from forge.schedule s where s.name = :name
 
--- Due ones, the longest due first, with the next slot of all and the time by which they are due: one row at least, without
--- a name if there is none.
+-- Due ones, the longest due first, with the time by which they are due: one row at least, without a name if there is none.
 -- name: due_schedules
-select {schedule_columns}, (select min(a.next_at) from forge.schedule a where not a.paused and a.disabled is null), c.now from (select now() as now) c left join lateral (
+select {schedule_columns}, c.now from (select now() as now) c left join lateral (
     select * from forge.schedule d where not d.paused and d.disabled is null and d.next_at <= c.now
      order by d.next_at, d.name limit :n::bigint) s on true
  order by s.next_at, s.name
@@ -818,11 +821,16 @@ returning name
 delete from forge.schedule where name = :name and (source = 'runtime' or :declared::boolean) returning name
 
 -- name: pause_schedule
-update forge.schedule set paused = true where name = :name returning name
+update forge.schedule set paused = true, paused_at = case when paused then paused_at else clock_timestamp() end
+ where name = :name returning name
 
+-- Only what the caller has seen: times that have come due since would be forgotten.
 -- name: resume_schedule
-update forge.schedule set paused = false, disabled = null, next_at = :next_at::timestamptz
- where name = :name and revision = :revision::bigint returning name
+update forge.schedule
+   set paused = false, paused_at = null, disabled = null, next_at = :next_at::timestamptz, pauses = :pauses::text::json
+ where name = :name and revision = :revision::bigint and paused = :paused::boolean
+   and paused_at is not distinct from :paused_at::timestamptz and disabled is not distinct from :disabled::text
+returning name
 
 -- name: disable_schedule
 update forge.schedule set disabled = :reason::text where name = :name and revision = :revision::bigint returning name

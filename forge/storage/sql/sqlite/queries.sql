@@ -372,8 +372,11 @@ select count(*) from sqlite_master where type = 'table' and name = 'job_history'
 -- name: schema_version
 select coalesce(max(number), 0) from forge_migration
 
+-- name: oldest_release
+select max(coalesce(oldest, number)) from forge_migration
+
 -- name: record_migration
-insert into forge_migration (number, title, applied_at) values (:number, :title, :now)
+insert into forge_migration (number, title, oldest, applied_at) values (:number, :title, :oldest, :now)
 
 -- -- leases ------------------------------------------------------------------------------------------------------
 
@@ -411,7 +414,8 @@ select term from forge_leader where term = :term and holder is not null
 
 -- part: schedule_columns
 s.name, s.expression, s.kind, s.payload, s.timezone, s.queue, s.priority, s.max_attempts, s.timeout, s.keep_result, s.dedupe_key,
-s.unique_for, s.tags, s.catch_up, s.jitter, s.source, s.line, s.project, s.paused, s.disabled, s.next_at, s.last_slot, s.last_job, s.last_skipped, s.revision
+s.unique_for, s.tags, s.catch_up, s.jitter, s.source, s.line, s.project, s.paused, s.disabled, s.next_at, s.last_slot, s.last_job, s.last_skipped, s.revision,
+s.paused_at, s.pauses
 
 -- name: schedules
 select {schedule_columns} from forge_schedule s order by s.name
@@ -419,10 +423,9 @@ select {schedule_columns} from forge_schedule s order by s.name
 -- name: schedule
 select {schedule_columns} from forge_schedule s where s.name = :name
 
--- Due ones, the longest due first, with the next slot of all and the time by which they are due: one row at least, without
--- a name if there is none.
+-- Due ones, the longest due first, with the time by which they are due: one row at least, without a name if there is none.
 -- name: due_schedules
-select {schedule_columns}, (select min(a.next_at) from forge_schedule a where not a.paused and a.disabled is null), c.now from (select :now as now) c left join (
+select {schedule_columns}, c.now from (select :now as now) c left join (
     select * from forge_schedule where not paused and disabled is null and next_at <= :now
      order by next_at, name limit :n) s
  order by s.next_at, s.name
@@ -463,10 +466,13 @@ delete from forge_schedule where source in ('config', 'code') and project = :pro
 delete from forge_schedule where name = :name and (source = 'runtime' or :declared) returning name
 
 -- name: pause_schedule
-update forge_schedule set paused = 1 where name = :name returning name
+update forge_schedule set paused = 1, paused_at = iif(paused, paused_at, :now) where name = :name returning name
 
+-- Only what the caller has seen: times that have come due since would be forgotten.
 -- name: resume_schedule
-update forge_schedule set paused = 0, disabled = null, next_at = :next_at where name = :name and revision = :revision returning name
+update forge_schedule set paused = 0, paused_at = null, disabled = null, next_at = :next_at, pauses = :pauses
+ where name = :name and revision = :revision and paused = :paused and paused_at is :paused_at and disabled is :disabled
+returning name
 
 -- name: disable_schedule
 update forge_schedule set disabled = :reason where name = :name and revision = :revision returning name

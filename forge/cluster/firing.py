@@ -26,7 +26,9 @@ __all__ = ["ON_TIME", "Cron", "slots_to_fire"]
 # What a leader may be late that looks every second, and one that has just taken over from another who stopped.
 ON_TIME = timedelta(seconds=2)
 BREAK = 1.0  # seconds that a look may come later than announced
-EVERY = 1.0  # seconds between looks
+# Seconds between looks, and while nothing is due soon: an idle pod should be frugal. It hears of new schedules.
+EVERY, EVERY_IF_FAR = 1.0, 5.0
+FAR = timedelta(seconds=2 * EVERY_IF_FAR)
 AT_ONCE = 200  # slots in one transaction
 ROUND = 5.0  # seconds after which a round lets others have their turn
 PRUNE_EVERY = 600.0  # seconds
@@ -88,8 +90,11 @@ class Cron(Service):
     every = EVERY
     leader_only = True
 
-    def __init__(self, storage: Storage, clock: Callable[[], float] = time.monotonic) -> None:
-        self._storage, self._clock = storage, clock
+    def __init__(
+        self, storage: Storage, clock: Callable[[], float] = time.monotonic, hears: Callable[[], bool] = lambda: False
+    ) -> None:
+        """`hears`: whether whoever runs this is told of schedules that were made or changed meanwhile."""
+        self._storage, self._clock, self._hears = storage, clock, hears
         self._term: int | None = None  # of the last round
         self._expected_by = -math.inf  # by the clock: a look that comes later comes after a break
         self._seen_to = datetime.min.replace(tzinfo=UTC)  # what was due by then has been seen to
@@ -133,6 +138,8 @@ class Cron(Service):
         while time.monotonic() < end:
             due = self._storage.schedules.due()
             on_time = self._on_time(due.now)
+            far = self._hears() and (due.soonest is None or due.soonest - due.now > FAR)
+            self.every = EVERY_IF_FAR if far else EVERY
             if all(schedule.name in failed for schedule in due.schedules):
                 self._seen_to = due.now
                 break

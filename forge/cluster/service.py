@@ -28,6 +28,7 @@ __all__ = ["Leadership", "Runner", "Service", "say"]
 JITTER = 0.2  # a round comes up to this part of `every` sooner or later: pods must not work in step
 LONGEST_BACKOFF = 15.0  # seconds
 TELL_EVERY = 60.0  # seconds between two lines about one service that keeps failing
+HASTE = 1.0  # seconds between two rounds of a service that is told over and over that there is something to do
 STUCK_AFTER = 60.0  # seconds in one round after which a leader lets another one try
 
 _LOGGER = logging.getLogger("forge.cluster")
@@ -75,12 +76,15 @@ class _Turn:
     def __init__(self, service: Service, at: float) -> None:
         self.service, self.at, self.failures = service, at, 0
         self.began: float | None = None
+        self.ended = at - HASTE  # the last round
+        self.hastened = False  # since it began
         self.term: int | None = None  # in which it was run last
         self.wake = threading.Event()
 
     def follow(self, now: float) -> None:
         """Set the time of the next round."""
-        pause = self.service.every
+        self.ended = now
+        pause = min(self.service.every, HASTE) if self.hastened else self.service.every
         if self.failures:
             pause = max(pause, min(max(pause, 0.5) * 2**self.failures, LONGEST_BACKOFF))
         self.at = now + pause * random.uniform(1 - JITTER, 1 + JITTER)
@@ -128,6 +132,15 @@ class Runner:
         """The lease may be free: look now. From any thread."""
         self._tend_now.set()
 
+    def hasten(self, name: str) -> None:
+        """There may be something to do for this service: run it within `HASTE` of its last round. From any thread."""
+        for turn in self._turns:
+            if turn.service.name == name and not turn.hastened:
+                turn.hastened = True
+                if not turn.failures:
+                    turn.at = min(turn.at, turn.ended + HASTE)
+                    turn.wake.set()
+
     def join(self, timeout: float) -> bool:
         """Wait for that; False if it took too long."""
         end = self._clock() + timeout
@@ -166,7 +179,7 @@ class Runner:
         if service.leader_only and term is None:
             turn.failures = 0
             return
-        turn.began = self._clock()
+        turn.began, turn.hastened = self._clock(), False
         try:
             did = service.run_once(term)
         except LostLease:

@@ -35,7 +35,14 @@ def services(
     code; `taken_back` is told what the reaper took from others."""
     reaper = Reaper(storage, lambda: config().stale_after, streak, taken_back)
     declare = Declare(storage, lambda: config().project_name, declared)
-    return [reaper, Retention(storage), declare, Cron(punctual), Rebalance(storage.shares), RollUp(storage)]
+    return [
+        reaper,
+        Retention(storage),
+        declare,
+        Cron(punctual, hears=lambda: config().listen),
+        Rebalance(storage.shares),
+        RollUp(storage),
+    ]
 
 
 def by_hand(storage: Storage, config: Config) -> list[Service]:

@@ -4,7 +4,9 @@ so that neither the loop nor the heart waits for them."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
+from forge.cluster.firing import Cron
 from forge.cluster.lease import Lease
 from forge.cluster.service import Runner
 from forge.cluster.services import services
@@ -54,6 +56,7 @@ class Duties:
         )
         self._runner = Runner([*mine, self._metering], self._lease, quiet=QUIET)
         presence.nobody_leads = self._runner.poke
+        presence.schedules_changed = partial(self._runner.hasten, Cron.name)
 
     def start(self) -> None:
         """The pod is registered."""

@@ -72,6 +72,7 @@ class Presence:
         self._ask_at = 0.0  # monotonic: of the last question that a wake-up led to, or of the one to come
         self.streak = Streak()  # of beats, for the reaper
         self.nobody_leads: Callable[[], None] = lambda: None  # called when a pod has stopped to
+        self.schedules_changed: Callable[[], None] = lambda: None  # called when one may have
         self.drained: Callable[[str], None] = lambda _: None  # called when somebody has drained that budget
         self._asked_at: float | None = None  # monotonic: since when the heart waits for an answer
         self._down_since: float | None = None
@@ -178,9 +179,11 @@ class Presence:
         return same
 
     def woken(self, words: set[str], now: float) -> None:
-        """Somebody may want a job cancelled, have stopped to lead, or have drained a budget."""
+        """Somebody may want a job cancelled, have stopped to lead, have changed a schedule, or have drained a budget."""
         if "leader:" in words:
             self.nobody_leads()
+        if "schedule:" in words or "*" in words:
+            self.schedules_changed()
         for word in words:
             if word.startswith("drain:"):
                 self.drained(word.removeprefix("drain:"))

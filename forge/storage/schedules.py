@@ -129,6 +129,7 @@ class Due(NamedTuple):
 
     now: datetime
     schedules: list[Schedule]
+    soonest: datetime | None = None  # the next slot of any, due or not
 
 
 class Synced(NamedTuple):

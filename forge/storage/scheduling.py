@@ -148,7 +148,12 @@ class SqlSchedules(Schedules):
 
     def due(self, n: int = 100) -> Due:
         found = self._read("due_schedules", n=n)
-        return Due(self._time(found[0][-1]), [self._schedule(row) for row in found if row[0] is not None])
+        soonest, now = found[0][-2:]
+        return Due(
+            self._time(now),
+            [self._schedule(row) for row in found if row[0] is not None],
+            None if soonest is None else self._time(soonest),
+        )
 
     # -- a leader's --------------------------------------------------------------------------------------------
 

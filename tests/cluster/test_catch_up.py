@@ -74,7 +74,7 @@ class Scripted:
             raise DatabaseError("away")
         assert self.schedule.next_at is not None
         found = [self.schedule] if self.schedule.next_at <= self.now else []
-        return Due(self.now, found)
+        return Due(self.now, found, self.schedule.next_at)
 
     def fire(self, _: int, schedule: Schedule, firings: list[Firing], next_at: datetime) -> Fired:
         self.schedule = dataclasses.replace(schedule, next_at=next_at)

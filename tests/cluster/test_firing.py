@@ -12,7 +12,7 @@ import pytest
 from forge.cluster import cron, declaring, firing, schedules
 from forge.cluster.cron import Slots
 from forge.cluster.declaring import Declare
-from forge.cluster.firing import AT_ONCE, EVERY, ON_TIME, Cron, slots_to_fire
+from forge.cluster.firing import AT_ONCE, EVERY, EVERY_IF_FAR, ON_TIME, Cron, slots_to_fire
 from forge.errors import DatabaseError, UsageError
 from forge.job import Job, JobFilter
 from forge.storage import Storage
@@ -65,12 +65,19 @@ def test_a_new_schedule_is_seeded_and_not_fired(storage: Storage, url: str) -> N
     assert (found.last_slot, jobs(storage)) == (None, [])
 
 
-def test_it_looks_every_second_also_while_nothing_is_due_soon(storage: Storage, url: str) -> None:
-    """A schedule that comes meanwhile, with a time in a second or two, would be late."""
-    for wanted in ((), (new(),), (new(), new("soon", "* * * * * *"))):
-        cron = service(storage, url, *wanted)
-        cron.run_once(TERM)
-        assert cron.every == EVERY <= 1.0
+def test_it_looks_often_only_while_something_is_due_soon(storage: Storage, url: str) -> None:
+    """Unless it is told of new ones: with a time in a second or two they would be late."""
+    for wanted, every in (((), EVERY_IF_FAR), ((new(),), EVERY_IF_FAR), ((new(), new("soon", "* * * * * *")), EVERY)):
+        service(storage, url, *wanted)
+        for hears in (True, False):
+            cron = Cron(storage, hears=lambda hears=hears: hears)  # type: ignore[misc]
+            assert cron.every == EVERY
+            cron.run_once(TERM)
+            assert cron.every == (every if hears else EVERY)
+    storage.schedules.pause("soon")
+    cron = Cron(storage, hears=lambda: True)
+    cron.run_once(TERM)
+    assert cron.every == EVERY_IF_FAR
 
 
 def test_what_is_due_is_enqueued_once_and_goes_on_from_now(storage: Storage, url: str) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from forge.cluster import service as skeleton
-from forge.cluster.service import Runner, Service
+from forge.cluster.service import HASTE, JITTER, Runner, Service
 from forge.errors import DatabaseError, LostLease
 from tests.master.conftest import eventually
 
@@ -99,6 +99,37 @@ def test_pods_do_not_work_in_step() -> None:
             assert clock.now <= turn.at <= clock.now + 10
     firsts = {round(turn.at, 3) for service in services for turn in Runner([service], clock=clock)._turns}
     assert len(firsts) > 10
+
+
+def test_a_service_for_which_there_is_something_to_do_is_run_within_a_second() -> None:
+    clock, service, other = Clock(), Told(every=60.0), Told(every=60.0, name="other")
+    runner = Runner([service, other], clock=clock)
+    rounds(runner, clock, 100)
+    before, beside = len(service.terms), len(other.terms)
+    runner.hasten(service.name)
+    rounds(runner, clock, HASTE)
+    assert (len(service.terms), len(other.terms)) == (before + 1, beside)
+    for _ in range(80):  # told over and over
+        runner.hasten(service.name)
+        rounds(runner, clock, 0.25)
+    assert 20 / HASTE / (1 + JITTER) - 1 <= len(service.terms) - before <= 20 / HASTE / (1 - JITTER) + 2
+
+
+def test_what_is_told_during_a_round_is_not_forgotten_at_its_end() -> None:
+    clock, service = Clock(), Told(every=60.0)
+    runner = Runner([service], clock=clock)
+
+    def do() -> str | None:
+        if len(service.terms) == 1:
+            runner.hasten(service.name)
+        return None
+
+    service.do = do
+    rounds(runner, clock, 60)
+    while not service.terms:
+        rounds(runner, clock, 1)
+    rounds(runner, clock, HASTE * (1 + JITTER) + 0.25)
+    assert len(service.terms) == 2
 
 
 def test_a_service_may_ask_for_its_next_round_soon() -> None:

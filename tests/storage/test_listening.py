@@ -6,8 +6,10 @@ import threading
 
 import pytest
 
+from forge.cluster import schedules
 from forge.errors import ConfigError
 from forge.storage import open_storage
+from forge.storage.schedules import NewSchedule
 
 from .helpers import is_sqlite, plain_job
 
@@ -57,3 +59,22 @@ def test_a_queue_that_goes_on_wakes_its_pods(url: str) -> None:
         storage.set_queue("letters", paused=False)
         assert listener.wait(10) & {"letters", "*"}
         listener.close()
+
+
+def test_a_schedule_that_comes_or_goes_on_is_heard_of(url: str) -> None:
+    wanted = NewSchedule(name="tick", expression="* * * * * *", kind="k")
+    with open_storage(url) as storage:
+        other = open_storage(url)
+        listener = storage.listen()
+        assert listener.wait(0) == {"*"}
+        schedules.put(other, wanted)
+        assert listener.wait(10) & {"schedule:", "*"}
+        if not is_sqlite(url):
+            schedules.put(other, wanted)
+            assert listener.wait(0.1) == set(), "nothing has changed"
+        schedules.pause(other, "tick")
+        listener.wait(0.1)
+        schedules.resume(other, "tick")
+        assert listener.wait(10) & {"schedule:", "*"}
+        listener.close()
+        other.close()

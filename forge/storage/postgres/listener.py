@@ -29,7 +29,8 @@ class PostgresListener(Listener):
         self._pushed: list[Claim] = []
 
     def wait(self, timeout: float) -> set[str]:
-        """Queues that woke up, `cancel:<pod>`, `leader:`, `drain:<budget>`, or `*`. DatabaseError: it is away."""
+        """Queues that woke up, `cancel:<pod>`, `leader:`, `drain:<budget>`, `schedule:`, or `*`. DatabaseError: it is
+        away."""
         try:
             if self._conn is None:
                 self._conn = self._connect()
@@ -49,7 +50,10 @@ class PostgresListener(Listener):
         push = f"{self._db.schema}.push.{secrets.token_hex(8)}"
         try:
             with self._db.watched(conn):
-                for channel in (*(f"{self._db.schema}.{name}" for name in ("wake", "cancel", "leader", "drain")), push):
+                for channel in (
+                    *(f"{self._db.schema}.{name}" for name in ("wake", "cancel", "leader", "drain", "schedule")),
+                    push,
+                ):
                     conn.execute(f'listen "{channel}"')
                 row = conn.execute("select pg_backend_pid()").fetchone()
         except BaseException:

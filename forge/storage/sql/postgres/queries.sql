@@ -775,9 +775,10 @@ select {schedule_columns} from forge.schedule s order by s.name
 -- name: schedule
 select {schedule_columns} from forge.schedule s where s.name = :name
 
--- Due ones, the longest due first, with the time by which they are due: one row at least, without a name if there is none.
+-- Due ones, the longest due first, with the next slot of all and the time by which they are due: one row at least, without
+-- a name if there is none.
 -- name: due_schedules
-select {schedule_columns}, c.now from (select now() as now) c left join lateral (
+select {schedule_columns}, (select min(a.next_at) from forge.schedule a where not a.paused and a.disabled is null), c.now from (select now() as now) c left join lateral (
     select * from forge.schedule d where not d.paused and d.disabled is null and d.next_at <= c.now
      order by d.next_at, d.name limit :n::bigint) s on true
  order by s.next_at, s.name
@@ -807,7 +808,7 @@ on conflict (name) do update set
        (excluded.expression, excluded.kind, excluded.payload::text, excluded.timezone, excluded.queue, excluded.priority,
         excluded.max_attempts, excluded.timeout, excluded.keep_result, excluded.dedupe_key, excluded.unique_for, excluded.tags,
         excluded.catch_up, excluded.jitter, excluded.source, excluded.line::text, excluded.project)
-returning name
+returning name, pg_notify('forge.schedule', '')::text
 
 -- name: lock_schedules
 select name, source, project from forge.schedule where project = :project or name = any(:names::text[])
@@ -830,7 +831,7 @@ update forge.schedule
    set paused = false, paused_at = null, disabled = null, next_at = :next_at::timestamptz, pauses = :pauses::text::json
  where name = :name and revision = :revision::bigint and paused = :paused::boolean
    and paused_at is not distinct from :paused_at::timestamptz and disabled is not distinct from :disabled::text
-returning name
+returning name, pg_notify('forge.schedule', '')::text
 
 -- name: disable_schedule
 update forge.schedule set disabled = :reason::text where name = :name and revision = :revision::bigint returning name

@@ -423,9 +423,10 @@ select {schedule_columns} from forge_schedule s order by s.name
 -- name: schedule
 select {schedule_columns} from forge_schedule s where s.name = :name
 
--- Due ones, the longest due first, with the time by which they are due: one row at least, without a name if there is none.
+-- Due ones, the longest due first, with the next slot of all and the time by which they are due: one row at least, without
+-- a name if there is none.
 -- name: due_schedules
-select {schedule_columns}, c.now from (select :now as now) c left join (
+select {schedule_columns}, (select min(a.next_at) from forge_schedule a where not a.paused and a.disabled is null), c.now from (select :now as now) c left join (
     select * from forge_schedule where not paused and disabled is null and next_at <= :now
      order by next_at, name limit :n) s
  order by s.next_at, s.name

@@ -179,7 +179,7 @@ class Presence:
         return same
 
     def woken(self, words: set[str], now: float) -> None:
-        """Somebody may want a job cancelled, have stopped to lead, have changed a schedule, or have drained a budget."""
+        """Somebody may want a job cancelled, have stopped to lead, changed a schedule, or drained a budget."""
         if "leader:" in words:
             self.nobody_leads()
         if "schedule:" in words or "*" in words:

@@ -308,6 +308,17 @@ def test_the_database_itself_refuses_a_claim_beyond_the_limit(storage: Storage, 
         sql(url, "update {job} set status = 'pending' where slot is not null")
 
 
+def test_a_slot_is_on_disk_before_anybody_hears_of_it_also_where_commits_do_not_wait(pg_url: str) -> None:
+    """Else a crash could take it back while its job runs."""
+    with open_storage(f"{pg_url}&options=-c%20synchronous_commit%3Doff") as storage:
+        who = storage.register("pod", [QUEUE], "here", 1)
+        for n in range(20):
+            storage.enqueue(jobs_in(limited(f"key {n}")))
+            (before,) = sql(pg_url, "select pg_current_wal_insert_lsn()")[0]
+            assert len(claim(storage, who)) == 1
+            assert sql(pg_url, f"select pg_current_wal_flush_lsn() > '{before}'") == [(True,)]
+
+
 def test_claims_at_once_by_many_connections_never_go_beyond_the_limit(storage: Storage, url: str) -> None:
     """Each thread is a pod of its own that claims, notes, and ends."""
     keys = {f"key {n}": 1 + n % 3 for n in range(6)}

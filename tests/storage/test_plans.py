@@ -172,7 +172,7 @@ def test_on_postgresql_a_claim_of_lines_reads_a_small_multiple_of_n(
         local = queries.plan_by_index.args("dollar", {"local": True})
         RawCursor(conn).execute(queries.plan_by_index.text("dollar"), local)
         params: dict[str, Any] = {
-            "unsynced": False, "claim": row[0] << 32 | 1, "queue": "lined", "n": N, "most_bytes": 10**6, "most": N,
+            "claim": row[0] << 32 | 1, "queue": "lined", "n": N, "most_bytes": 10**6, "most": N,
             "after_line": "",
             "after_priority": -32768, "last_line": "", "last_priority": -32768, "unbounded": True, "scopes": [],
             "allowed": [],

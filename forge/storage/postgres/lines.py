@@ -52,7 +52,6 @@ class PostgresLines(Lines):
             "unbounded": allowed is None,
             "scopes": TextArray(fastpath.text_array([scope.encode() for scope in scopes])),
             "allowed": "{" + ",".join(map(str, scopes.values())) + "}",
-            "unsynced": True,
         }
 
         def steps(token: int) -> Sequence[Step]:

@@ -87,6 +87,7 @@ class SqliteLines(Lines):
         way: tuple[Place, Place],
         allowed: Mapping[str, int] | None,
     ) -> Turn:
+        # Without a wait for the disk, also for slots: what undoes it, a failure of the machine, ends the jobs too.
         with self._writer.writing(durable=False, clock=lambda: int(self._clock() * 1e6)) as (conn, now):
             params = {"queue": queue, "pod": who.pod.id, "now": now}
             if not conn.rows(self._sql.lines_open.sql, params):

@@ -1074,6 +1074,8 @@ select j.line, j.priority, j.run_at, j.rate_limit, j.concurrency_key, j.concurre
 -- The answer has one row at least: where the next claim starts, whether the walk came around, which budgets were empty,
 -- whether any line was closed or may be now, how many had due jobs, whether any had a whole share of them, and then the claim and its budget, or nulls.
 -- `offset 0` has each of these found once a step, and not once for each time that it is named.
+-- A slot is on disk before anybody hears of it: a crash of the database that took it back would give it to somebody else
+-- while its job runs. A claim that took none need not wait for the disk, as in `claim`.
 -- The next claim starts before the first line that was open and got nothing, for which there was no room; else behind the last open one.
 -- name: claim_lines
 with recursive gate as materialized (
@@ -1083,7 +1085,6 @@ with recursive gate as materialized (
        and exists (select from forge.pod where id = :claim::bigint >> 32 and reaped_at is null for key share)
        and (select j.run_at from forge.job j where j.queue = :queue and j.line is not null and j.slot is null
              order by j.run_at limit 1) <= now()
-       and (not :unsynced::boolean or (select set_config('synchronous_commit', 'off', true)) = 'off')
 ), ring(i, line, priority, wrapped, next_line, next_priority, scope, tokens, key, most, free, open, due) as (
     select 0, :after_line::text collate "C", :after_priority::smallint,
            (:after_line::text collate "C", :after_priority::smallint) < (:last_line::text, :last_priority::smallint),
@@ -1166,6 +1167,9 @@ with recursive gate as materialized (
 select r.line, r.priority, l.around, l.empty, l.closed, (select count(distinct line) from found)::int,
        (select coalesce(bool_or(f.round >= f.share), false) from found f), c.priority, c.run_at, c.id, c.kind, c.payload, c.attempts, c.max_attempts, c.timeout, c.keep_result, c.dedupe_key, c.scope
   from last l left join ring r on r.i = l.i left join claimed c on true
+ where (select set_config('synchronous_commit', case when not exists (select from chosen where slot > 0) then 'off'
+                                                     when s.now = 'off' then 'on' else s.now end, true)
+          from current_setting('synchronous_commit') s(now)) is not null
  order by c.round, c.priority, c.i
 
 -- -- metrics -----------------------------------------------------------------------------------------------------

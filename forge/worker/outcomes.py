@@ -8,7 +8,7 @@ even SystemExit, so nothing is asked of one outside of a `try`.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Generator, Sequence
 from typing import Any, TypeVar
 
 import orjson
@@ -39,6 +39,7 @@ _KNOWN: tuple[type[Outcome], ...] = (Done, Failed, Dead, Cancelled, Throttled, S
 _mro = type.__dict__["__mro__"].__get__  # a metaclass can hide it
 _traceback = BaseException.__dict__["__traceback__"].__get__
 _MISSING = object()
+_RUN_IT = "run it to its end in the handler, with a for loop or list()"
 
 
 def returned(value: Any) -> Outcome:
@@ -46,6 +47,8 @@ def returned(value: Any) -> Outcome:
     kind = type(value)
     if issubclass(kind, type) and issubclass(value, Outcome):
         return _sound(value())
+    if issubclass(kind, (Generator, AsyncGenerator)):
+        raise Dead(f"its handler returned a generator ({type_name(value)}), of which nothing was run; {_RUN_IT}")
     return _sound(value) if issubclass(kind, Outcome) else Done(value)
 
 

@@ -8,9 +8,12 @@ Nothing here raises: a job always ends.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import random
 from collections.abc import Callable, Coroutine, Mapping
+from contextvars import copy_context
+from types import MappingProxyType
 from typing import Any
 
 import orjson
@@ -24,68 +27,97 @@ from forge.logs import current_job
 from forge.retry import Backoff
 from forge.worker import outcomes
 
-__all__ = ["UNKNOWN_KIND_PAUSE", "aperform", "concluded", "perform", "raised", "unknown_kind"]
+__all__ = [
+    "UNKNOWN_KIND_PAUSE",
+    "Run",
+    "aperform",
+    "can_be_awaited",
+    "concluded",
+    "perform",
+    "raised",
+    "unknown_kind",
+    "whole",
+]
 
 # How long a job of a kind that nobody here knows stays away: uniform between these seconds, so that in a rolling deploy
 # a pod that does know it comes by, and a backlog of such jobs does not come back all at once.
 UNKNOWN_KIND_PAUSE = (5.0, 60.0)
 
 Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
+Run = Callable[[Coroutine[Any, Any, Any]], Any]  # runs a coroutine to its end, in a context of its own
 
 _new_tuple = tuple.__new__
 _NOTHING = Done()  # a handler that returns nothing is the common case: half a microsecond less
+_PLAIN = frozenset((int, float, str, bool, bytes, list, tuple, dict))  # values that are just values
 _log = logging.getLogger("forge.worker")
 
 
-def perform(ctx: Context, handler: Handler, run: Callable[[Coroutine[Any, Any, Ending]], Ending]) -> Ending:
-    """Run the job here to its ending; `run` is who runs a coroutine, for an `async def` handler."""
-    if handler.is_async:
-        return run(aperform(ctx, handler))
+def perform(ctx: Context, handler: Handler, run: Run) -> Ending:
+    """Run the job here to its ending, in a context of its own: of the context variables that a handler sets, the next
+    job sees none. `run` is who runs a coroutine."""
+    return copy_context().run(_perform, ctx, handler, run)
+
+
+def _perform(ctx: Context, handler: Handler, run: Run) -> Ending:
     hooks = handler.app.hooks
-    before = current_job.get()
     current_job.set(ctx)
     returned = None  # of a handler whose exception a hook swallowed
+    ending: Ending
     try:
+        if handler.is_async:
+            ending = run(aperform(ctx, handler))
+            return ending
         if not hooks.inside:
-            returned = _call(ctx, handler)
+            returned = _worked(ctx, _call(ctx, handler), run)
         else:
             with hooks.entered(ctx):
-                returned = _call(ctx, handler)
+                returned = _worked(ctx, _call(ctx, handler), run)
         ending = _returned(ctx, handler, returned)
     except BaseException as error:  # noqa: BLE001 (a job is always finalized)
         ending = raised(ctx, handler, error)
-    if hooks.after:
-        ending = _after(ctx, handler, ending)
-    current_job.set(before)
-    return ending
+    return _after(ctx, handler, ending) if hooks.after else ending
 
 
-def concluded(ctx: Context, handler: Handler, returned: Any, error: BaseException | None) -> Ending:
+def concluded(ctx: Context, handler: Handler, returned: Any, error: BaseException | None, run: Run) -> Ending:
     """The ending of a job whose handler returned this, or raised that."""
     if error is not None:
         return raised(ctx, handler, error)
     try:
-        return _returned(ctx, handler, returned)
+        return _returned(ctx, handler, _worked(ctx, returned, run))
     except BaseException as failed:  # noqa: BLE001 (a class that cannot be made, a result that cannot be kept)
         return raised(ctx, handler, failed)
 
 
 async def aperform(ctx: Context, handler: Handler) -> Ending:
-    """The same for an `async def` handler, within the job's timeout. It can be told to stop by asyncio's means."""
-    before = current_job.get()
+    """The same for an `async def` handler, within the job's timeout. It can be told to stop by asyncio's means. It runs
+    in a task of its own, which has a context of its own."""
     current_job.set(ctx)
     returned = None
     try:
         with handler.app.hooks.entered(ctx):
             args, kwargs = _arguments(ctx, handler)
-            ctx._awaited_by(asyncio.current_task())
-            returned = await _within(ctx.timeout, handler.fn, args, kwargs)
+            returned = await _awaited(ctx, handler.fn, args, kwargs)
         ending = _returned(ctx, handler, returned)
     except BaseException as error:  # noqa: BLE001 (the same)
         ending = raised(ctx, handler, error)
-    ending = _after(ctx, handler, ending)
-    current_job.set(before)
-    return ending
+    return _after(ctx, handler, ending)
+
+
+def can_be_awaited(value: Any) -> bool:
+    """Whether the work is not done yet: so it is with an `async def` behind an ordinary decorator."""
+    return value is not None and type(value) not in _PLAIN and inspect.isawaitable(value)
+
+
+async def whole(value: Any) -> Any:
+    """What is left when there is nothing more to await."""
+    while can_be_awaited(value):
+        value = await value
+    return value
+
+
+def _worked(ctx: Context, returned: Any, run: Run) -> Any:
+    """What a called handler returned, after what it left to be awaited."""
+    return run(_awaited(ctx, lambda: returned)) if can_be_awaited(returned) else returned
 
 
 def _after(ctx: Context, handler: Handler, ending: Ending) -> Ending:
@@ -100,14 +132,18 @@ def _after(ctx: Context, handler: Handler, ending: Ending) -> Ending:
     return ending._replace(outcome=outcomes.raised(ending.outcome))
 
 
-async def _within(seconds: int, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    limit = asyncio.timeout(seconds)
+async def _awaited(
+    ctx: Context, fn: Callable[..., Any], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] = MappingProxyType({})
+) -> Any:
+    """Call it and await what it returns, within what is left of the job's time."""
+    ctx._awaited_by(asyncio.current_task())
+    limit = asyncio.timeout(max(ctx.remaining, 0.0))
     try:
         async with limit:
-            return await fn(*args, **kwargs)
+            return await whole(fn(*args, **kwargs))
     except TimeoutError:
         if limit.expired():
-            raise Failed(f"timeout after {seconds} s") from None
+            raise Failed(f"timeout after {ctx.timeout} s") from None
         raise
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
-from forge.app.fields import EnqueueOptions, KeepResult, Seconds, check_fields, check_options
+from forge.app.fields import IF_POSSIBLE, EnqueueOptions, Seconds, TaskKeepResult, check_fields, check_options
 from forge.app.lines import LINE_OPTIONS, LineOptions, LineRule, rule_for
 from forge.app.signature import Signature
 from forge.codec import check_name
@@ -48,6 +48,8 @@ class Owner(Protocol):
     def storage(self) -> Storage: ...
     @property
     def hooks(self) -> Hooks: ...
+    @property
+    def tasks(self) -> Mapping[str, Handler]: ...
     def job(self, kind: str, payload: Any, **options: Unpack[EnqueueOptions]) -> NewJob: ...
 
 
@@ -59,7 +61,7 @@ class HandlerOptions(LineOptions, total=False):
     max_attempts: int
     timeout: Seconds
     backoff: BackoffLike | None
-    keep_result: KeepResult
+    keep_result: TaskKeepResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,7 @@ class Handler:
     keep_result: int | None  # seconds; None: not stored
     where: str  # file:line, for people
     rule: LineRule | None = None  # of the lines that its jobs are in
+    result_optional: bool = False  # a job whose result cannot be stored is done without it
 
     @property
     def signature(self) -> Signature | None:
@@ -103,6 +106,8 @@ def make_handler(
     queue, curve = options.get("queue"), options.get("backoff")
     apart = ("queue", "backoff", *LINE_OPTIONS)
     said: dict[str, Any] = {name: value for name, value in options.items() if name not in apart}
+    if optional := said.get("keep_result") == IF_POSSIBLE:
+        said["keep_result"] = True
     fields = check_fields(queue="default" if queue is None else queue, **said)
     made = Handler(
         kind=check_name(kind, "kind"),
@@ -118,6 +123,7 @@ def make_handler(
         backoff=backoff(curve),
         keep_result=fields.keep_result,
         where=_where(fn),
+        result_optional=optional,
     )
     rule = rule_for(kind, None, options, lambda: made.signature)
     return made if rule is None else replace(made, rule=rule)

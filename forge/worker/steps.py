@@ -21,7 +21,7 @@ import orjson
 from forge import codec, delays
 from forge.app.context import Context, stopped
 from forge.app.registry import Handler
-from forge.errors import InvalidJob
+from forge.app.results import encode_result
 from forge.job import Claim, Done, Ending, Failed, Released, Written
 from forge.logs import current_job
 from forge.retry import Backoff
@@ -170,12 +170,14 @@ def _returned(ctx: Context, handler: Handler, value: Any) -> Ending:
     outcome = _NOTHING if value is None else outcomes.returned(value)
     if ctx._written or not isinstance(outcome, Done):
         return _settled(ctx, handler, Ending(claim, outcome))
-    return _done(ctx, outcome)
+    return _done(ctx, handler, outcome)
 
 
-def _done(ctx: Context, outcome: Done) -> Ending:
+def _done(ctx: Context, handler: Handler, outcome: Done) -> Ending:
     claim = ctx._claim
-    result = _encoded(claim, outcome.result)
+    result = encode_result(claim, handler, outcome.result)
+    if result is not None and handler.result_optional:
+        outcome.spare_result = True
     return Ending(claim, outcome, result=result, children=outcomes.children(ctx._children or ()))
 
 
@@ -184,7 +186,7 @@ def raised(ctx: Context, handler: Handler, error: BaseException) -> Ending:
     outcome = outcomes.raised(error)
     if isinstance(outcome, Done) and not ctx._written:
         try:
-            return _done(ctx, outcome)
+            return _done(ctx, handler, outcome)
         except BaseException as e:  # noqa: BLE001 (a result that cannot be kept)
             outcome, error = outcomes.raised(e), e
             if isinstance(outcome, Done):
@@ -207,16 +209,6 @@ def _settled(ctx: Context, handler: Handler, ending: Ending) -> Ending:
     if broken is not None:
         ending = ending._replace(outcome=outcomes.reworded(ending.outcome, f" (and its backoff failed: {broken})"))
     return ending._replace(delay=delay)
-
-
-def _encoded(claim: Claim, result: Any) -> bytes | None:
-    """The result to keep. One that JSON cannot carry fails the job: done without it would be a lie to who waits."""
-    if result is None or not claim.keep_result:
-        return None
-    try:
-        return codec.encode_payload(result, name="result")
-    except InvalidJob as e:
-        raise Failed(f"the result cannot be kept: {e}") from None
 
 
 def unknown_kind(claim: Claim, give_up_after: float | None = None) -> Ending:

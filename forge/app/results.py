@@ -7,7 +7,7 @@ from typing import Any
 
 from forge.app.registry import Handler
 from forge.codec import as_text, encode_payload
-from forge.errors import InvalidJob
+from forge.errors import Interrupted, InvalidJob
 from forge.job import Claim, unstorable
 
 __all__ = ["encode_result"]
@@ -30,7 +30,9 @@ def encode_result(
         return None
     try:
         return encode_payload(result, name="result")
-    except Exception as e:  # noqa: BLE001 (a class of the user's may raise anything when it is looked at)
+    except (Interrupted, KeyboardInterrupt):
+        raise
+    except BaseException as e:  # noqa: BLE001 (a class of the user's may raise anything when it is looked at)
         why = str(e) if isinstance(e, InvalidJob) else as_text(e, MAX_REASON)
     if handler is None or not handler.result_optional:
         raise unstorable(why, otherwise)

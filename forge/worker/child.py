@@ -37,11 +37,11 @@ from forge.protocol import MAX_LINE, MOST_UNANSWERED, line_of, reply_line, withi
 from forge.retry import Backoff
 from forge.worker.asking import MasterLink
 from forge.worker.line import Line
-from forge.worker.outcomes import message_of
+from forge.worker.outcomes import can_be_awaited, message_of
 from forge.worker.reading import Reading
 from forge.worker.recycling import Recycling
 from forge.worker.runners import Seat, make_runner
-from forge.worker.steps import can_be_awaited, whole
+from forge.worker.steps import whole
 
 __all__ = ["StartFailed", "Worker"]
 

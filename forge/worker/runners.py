@@ -24,7 +24,8 @@ from forge.app.link import Link
 from forge.app.registry import Handler
 from forge.errors import Interrupted
 from forge.job import Claim, Ending
-from forge.worker.steps import aperform, can_be_awaited, concluded, perform, raised, unknown_kind
+from forge.worker.outcomes import can_be_awaited
+from forge.worker.steps import aperform, concluded, perform, raised, unknown_kind
 
 __all__ = ["Crew", "Runner", "make_runner"]
 

@@ -8,7 +8,6 @@ Nothing here raises: a job always ends.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import random
 from collections.abc import Callable, Coroutine, Mapping
@@ -26,12 +25,12 @@ from forge.job import Claim, Done, Ending, Failed, Released, Written
 from forge.logs import current_job
 from forge.retry import Backoff
 from forge.worker import outcomes
+from forge.worker.outcomes import can_be_awaited
 
 __all__ = [
     "UNKNOWN_KIND_PAUSE",
     "Run",
     "aperform",
-    "can_be_awaited",
     "concluded",
     "perform",
     "raised",
@@ -48,7 +47,6 @@ Run = Callable[[Coroutine[Any, Any, Any]], Any]  # runs a coroutine to its end, 
 
 _new_tuple = tuple.__new__
 _NOTHING = Done()  # a handler that returns nothing is the common case: half a microsecond less
-_PLAIN = frozenset((int, float, str, bool, bytes, list, tuple, dict))  # values that are just values
 _log = logging.getLogger("forge.worker")
 
 
@@ -101,11 +99,6 @@ async def aperform(ctx: Context, handler: Handler) -> Ending:
     except BaseException as error:  # noqa: BLE001 (the same)
         ending = raised(ctx, handler, error)
     return _after(ctx, handler, ending)
-
-
-def can_be_awaited(value: Any) -> bool:
-    """Whether the work is not done yet: so it is with an `async def` behind an ordinary decorator."""
-    return value is not None and type(value) not in _PLAIN and inspect.isawaitable(value)
 
 
 async def whole(value: Any) -> Any:

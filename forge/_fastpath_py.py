@@ -14,6 +14,7 @@ from array import array
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
+from contextvars import copy_context
 from typing import Any
 from uuid import UUID, SafeUUID
 
@@ -388,8 +389,9 @@ def burst(
 
     `plain` are the kinds it may run: (handler, app, function, takes_ctx, ctx_first). It begins no job at `until` on the
     `clock`, nor more than `most`. Each has a `context` of its own, which is the `current` one and the seat's while it
-    runs. Done jobs are added to `crew.replies`, and the answer is how many they are; what ends otherwise is given to
-    `seat.ended`, with what the handler returned or raised."""
+    runs, and a copy of this thread's context variables: what a handler sets there is gone after it. Done jobs are added
+    to `crew.replies`, and the answer is how many they are; what ends otherwise is given to `seat.ended`, with what the
+    handler returned or raised."""
     done, began, left = 0, clock(), most
     while left > 0 and began < until and not crew.early and not crew.closed:
         try:
@@ -402,33 +404,41 @@ def burst(
             break
         handler, app, fn, takes_ctx, ctx_first = how
         ctx = context(claim, app, crew.link, began)
-        current.set(ctx)
-        returned = error = None
-        try:
-            seat.ctx = ctx
-            payload = orjson.loads(claim.payload)
-            if takes_ctx:
-                returned = fn(ctx, payload)
-            elif ctx_first:
-                returned = fn(ctx, *payload["args"], **payload["kwargs"])
-            else:
-                returned = fn(*payload["args"], **payload["kwargs"])
-            seat.ctx = None
-        except BaseException as raised:  # noqa: BLE001 (a job always ends)
-            seat.ctx = None
-            error = raised
+        own = copy_context()
+        own.run(current.set, ctx)
+        returned, error = own.run(_called, seat, ctx, claim, fn, takes_ctx, ctx_first)
         ended = clock()
         usual = error is None and (returned is None or (not claim.keep_result and type(returned) in _DULL))
         if usual and ctx._children is None and not ctx._written:
             crew.replies.append(done_line(claim.id, ended - began))
             done += 1
         else:
-            seat.ended(ctx, handler, began, returned, error)
+            own.run(seat.ended, ctx, handler, began, returned, error)
             ended = clock()
         began = ended
         left -= 1
-    current.set(None)
     return done
+
+
+def _called(
+    seat: Any, ctx: Any, claim: Claim, fn: Any, takes_ctx: bool, ctx_first: bool
+) -> tuple[Any, BaseException | None]:
+    """What the handler returned, or what it raised."""
+    returned = error = None
+    try:
+        seat.ctx = ctx
+        payload = orjson.loads(claim.payload)
+        if takes_ctx:
+            returned = fn(ctx, payload)
+        elif ctx_first:
+            returned = fn(ctx, *payload["args"], **payload["kwargs"])
+        else:
+            returned = fn(*payload["args"], **payload["kwargs"])
+        seat.ctx = None
+    except BaseException as raised:  # noqa: BLE001 (a job always ends)
+        seat.ctx = None
+        error = raised
+    return returned, error
 
 
 _DONE_LINE = re.compile(rb'\{"id":"([0-9a-f]{32})","status":"ok","took":([0-9]{1,6}\.[0-9]{6})\}')

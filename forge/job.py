@@ -40,6 +40,7 @@ __all__ = [
     "Status",
     "Throttled",
     "Written",
+    "unstorable",
 ]
 
 
@@ -167,6 +168,7 @@ class Done(Outcome):
     """The job is finished; `result` is kept if the task keeps results."""
 
     result: Any = None
+    spare_result = False  # if the result cannot be stored, the job is done without it
 
 
 @dataclass(eq=False)
@@ -186,6 +188,14 @@ class Dead(Outcome):
     """No retry can help."""
 
     message: str = "dead"
+
+
+def unstorable(why: str, what: str) -> Dead:
+    """The end of a job whose result is refused: to run it again would repeat its work, and end the same way."""
+    return Dead(
+        f'{what}: {why}; it is not run again (with keep_result="if_possible" on its task such a job is done without '
+        "its result, with keep_result=False none is kept)"
+    )
 
 
 @dataclass(eq=False)

@@ -13,7 +13,8 @@ To a worker: a job (`id`, `kind`, `payload`, `attempt` …), an order (`do`), or
 
 Back: `{"hello": pid, "capacity": n}` once: so many jobs run at the same time. Then one reply per job, in any order:
 `id`, `status` and what belongs to it (`written`: the job's end is in the database already; `delay`: seconds until a
-failed job is tried again, with `by_queue` unless its queue has a curve). And in between:
+failed job is tried again, with `by_queue` unless its queue has a curve; `spare_result`: if the database refuses the
+result, the job is done without it). And in between:
 
 - `{"say": "progress", "id": …, "percent": …, "message": …}`
 - `{"say": "delay", "id": …, "seconds": …}`: what the task's own backoff says of a job that is past its timeout, for the
@@ -177,6 +178,8 @@ def reply_line(ending: Ending, seconds: float) -> bytes:
         case Done():
             if ending.result is not None:
                 reply["result"] = orjson.Fragment(ending.result)
+                if outcome.spare_result:
+                    reply["spare_result"] = True
         case Throttled():
             reply["retry_after"], reply["job_only"] = outcome.retry_after, outcome.job_only
         case Snooze():
@@ -205,7 +208,10 @@ def ending_of(reply: dict[str, Any], claim: Claim) -> Ending:
     outcome: Outcome
     match reply.get("status"):
         case "ok":
-            return Ending(claim, Done(), result=_result(reply), children=_children(reply))
+            done = Done()
+            if _flag(reply, "spare_result"):
+                done.spare_result = True
+            return Ending(claim, done, result=_result(reply), children=_children(reply))
         case "written":
             outcome = Written()
         case "error":

@@ -14,7 +14,16 @@ from forge.app.fields import EnqueueOptions, check_id
 from forge.app.handle import JobHandle, in_thread
 from forge.app.middleware import Hooks, Middleware
 from forge.app.opening import Opening, lend
-from forge.app.registry import Handler, HandlerOptions, Registry, Router, kind_of, make_handler, make_router
+from forge.app.registry import (
+    Handler,
+    HandlerOptions,
+    Registry,
+    Router,
+    kind_of,
+    make_handler,
+    make_router,
+    refuse_generator,
+)
 from forge.app.schedules import ScheduleOptions, Schedules
 from forge.app.signature import takes_context
 from forge.app.tasks import AsyncTask, SyncTask, Task, TaskDecorator, TaskOptions, Unannotated, fields_for
@@ -174,11 +183,13 @@ class Forge:
     def on_worker_start(self, fn: F) -> F:
         """Have a function called in every worker process before its first job: for connections of your own. It may be
         an `async def`. If it raises, the worker does not start."""
+        refuse_generator(fn, "on_worker_start")
         self.starting.append(fn)
         return fn
 
     def on_worker_stop(self, fn: F) -> F:
         """Have a function called in every worker process that leaves in good order, after its last job."""
+        refuse_generator(fn, "on_worker_stop")
         self.stopping.insert(0, fn)
         return fn
 

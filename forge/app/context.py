@@ -19,9 +19,10 @@ from forge.app.fields import EnqueueOptions
 from forge.app.handle import JobHandle
 from forge.app.link import Answer, Link, RateLimit
 from forge.app.registry import Owner
+from forge.app.results import encode_result
 from forge.app.tasks import Call, Enqueueable
 from forge.app.transaction import Transaction, open_transaction
-from forge.codec import as_text, encode_payload
+from forge.codec import as_text
 from forge.errors import UsageError
 from forge.job import Cancelled, Claim, Deduped, Done, Ending, Failed, NewJob, Outcome, Receipt, Released
 from forge.logs import current_job as _current
@@ -256,8 +257,8 @@ class Context:
 
     def _complete(self, transaction: Transaction) -> bool:
         """On the transaction's connection, before it commits."""
-        keeps = self._claim.keep_result and transaction.result is not None
-        result = encode_payload(transaction.result, name="result") if keeps else None
+        words = "its transaction was rolled back, because its result cannot be stored"
+        result = encode_result(self._claim, self._app.tasks.get(self.kind), transaction.result, words)
         ending = Ending(self._claim, Done(), result=result, children=tuple(self._children or ()))
         return self._app.storage.complete_in(transaction.conn, ending)
 

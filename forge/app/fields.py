@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple, get_args
+from typing import Any, Final, Literal, NamedTuple, get_args
 from uuid import UUID
 
 from forge.app.lines import LineOptions
@@ -18,10 +18,12 @@ from forge.errors import InvalidJob, UsageError
 from forge.job import LONGEST_DELAY, Line, OnConflict
 
 __all__ = [
+    "IF_POSSIBLE",
     "EnqueueOptions",
     "Fields",
     "KeepResult",
     "Seconds",
+    "TaskKeepResult",
     "check_fields",
     "check_id",
     "check_key",
@@ -30,6 +32,8 @@ __all__ = [
 
 Seconds = int | timedelta  # whole seconds
 KeepResult = bool | int | timedelta | None
+IF_POSSIBLE: Final = "if_possible"  # kept as by True; a result that cannot be stored is left out
+TaskKeepResult = KeepResult | Literal["if_possible"]
 
 DAY = 86_400
 LONGEST_TIMEOUT = 7 * DAY
@@ -141,6 +145,8 @@ def _keep_seconds(value: KeepResult) -> int | None:
     """`keep_result=` in seconds; None: the result is not stored."""
     if value is None or value is False:
         return None
+    if value == IF_POSSIBLE:
+        raise InvalidJob(f'keep_result="{IF_POSSIBLE}" is said by the task; an enqueue says for how long, or False')
     return DEFAULT_KEEP if value is True else _seconds(value, "keep_result", LONGEST_HOLD)
 
 

@@ -6,6 +6,7 @@ A hook that nobody overrides is never called, so an app without middleware pays 
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
@@ -39,6 +40,7 @@ class Middleware:
 
 
 _NOTHING = contextlib.nullcontext()
+_LAZY = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 
 
 class Hooks:
@@ -56,6 +58,9 @@ class Hooks:
         if not isinstance(middleware, Middleware):
             raise ConfigError(f"middleware must be an object of a subclass of forge.Middleware, not {middleware!r}")
         kind = type(middleware)
+        for hook in (kind.before_enqueue, kind.before_job, kind.after_job):
+            if any(lazy(hook) for lazy in _LAZY):
+                raise ConfigError(f"{kind.__name__}.{hook.__name__} must be a plain function: a call runs none of it")
         if kind.before_enqueue is not Middleware.before_enqueue:
             self.before_enqueue.append(middleware.before_enqueue)
         if kind.around_job is not Middleware.around_job:

@@ -5,6 +5,7 @@ A worker finds a job's handler here; nothing in this file runs one or enqueues.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -12,11 +13,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
-from forge.app.fields import EnqueueOptions, KeepResult, Seconds, check_fields, check_options
+from forge.app.fields import IF_POSSIBLE, EnqueueOptions, Seconds, TaskKeepResult, check_fields, check_options
 from forge.app.lines import LINE_OPTIONS, LineOptions, LineRule, rule_for
 from forge.app.signature import Signature
 from forge.codec import check_name
-from forge.errors import ConfigError
+from forge.errors import ConfigError, UsageError
 from forge.job import NewJob
 from forge.retry import Backoff, BackoffLike, backoff
 
@@ -24,7 +25,17 @@ if TYPE_CHECKING:
     from forge.app.middleware import Hooks
     from forge.storage import Storage
 
-__all__ = ["Handler", "HandlerOptions", "Owner", "Registry", "Router", "kind_of", "make_handler", "make_router"]
+__all__ = [
+    "Handler",
+    "HandlerOptions",
+    "Owner",
+    "Registry",
+    "Router",
+    "kind_of",
+    "make_handler",
+    "make_router",
+    "refuse_generator",
+]
 
 # {"gh_": "gh"}: by the longest prefix of the kind; or a function of the kind, which may answer None.
 Router = Mapping[str, str] | Callable[[str], str | None]
@@ -37,6 +48,8 @@ class Owner(Protocol):
     def storage(self) -> Storage: ...
     @property
     def hooks(self) -> Hooks: ...
+    @property
+    def tasks(self) -> Mapping[str, Handler]: ...
     def job(self, kind: str, payload: Any, **options: Unpack[EnqueueOptions]) -> NewJob: ...
 
 
@@ -48,7 +61,7 @@ class HandlerOptions(LineOptions, total=False):
     max_attempts: int
     timeout: Seconds
     backoff: BackoffLike | None
-    keep_result: KeepResult
+    keep_result: TaskKeepResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +82,7 @@ class Handler:
     keep_result: int | None  # seconds; None: not stored
     where: str  # file:line, for people
     rule: LineRule | None = None  # of the lines that its jobs are in
+    result_optional: bool = False  # a job whose result cannot be stored is done without it
 
     @property
     def signature(self) -> Signature | None:
@@ -87,10 +101,13 @@ def make_handler(
     """A handler with its options checked, so that a mistake shows at import and not at the first enqueue."""
     if not callable(fn):
         raise ConfigError(f"{kind}: a handler must be a function, not {fn!r}")
+    refuse_generator(fn, kind)
     check_options(options, HandlerOptions, kind)
     queue, curve = options.get("queue"), options.get("backoff")
     apart = ("queue", "backoff", *LINE_OPTIONS)
     said: dict[str, Any] = {name: value for name, value in options.items() if name not in apart}
+    if optional := said.get("keep_result") == IF_POSSIBLE:
+        said["keep_result"] = True
     fields = check_fields(queue="default" if queue is None else queue, **said)
     made = Handler(
         kind=check_name(kind, "kind"),
@@ -106,9 +123,35 @@ def make_handler(
         backoff=backoff(curve),
         keep_result=fields.keep_result,
         where=_where(fn),
+        result_optional=optional,
     )
     rule = rule_for(kind, None, options, lambda: made.signature)
     return made if rule is None else replace(made, rule=rule)
+
+
+def refuse_generator(fn: Callable[..., Any], what: str) -> None:
+    """`UsageError` for a function with a `yield` in it, also one behind decorators: to call it runs none of it."""
+    if any(inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each) for each in _layers(fn)):
+        raise UsageError(
+            f"{what}: {_where(fn)} is a generator function, and a call runs no line of it; take the yield out, or "
+            "register a function that runs it to its end"
+        )
+
+
+def _layers(fn: Any) -> Iterator[Any]:
+    """The function, and what it stands for: behind decorators, partials and methods, or that an object is called by."""
+    for _ in range(100):  # one that is wrapped by itself must not keep us
+        yield fn
+        if isinstance(fn, functools.partial):
+            fn = fn.func
+        elif inspect.ismethod(fn):
+            fn = fn.__func__
+        elif hasattr(fn, "__wrapped__"):
+            fn = fn.__wrapped__
+        elif not inspect.isroutine(fn) and not isinstance(fn, type):
+            fn = getattr(type(fn), "__call__", None)  # noqa: B004 (asks what it is, not whether)
+        else:
+            return
 
 
 class Registry(Mapping[str, Handler]):

@@ -37,4 +37,4 @@ def _row(handler: Handler) -> tuple[object, ...]:
 
 def _as_json(handler: Handler) -> dict[str, Any]:
     names = ("kind", "queue", "priority", "max_attempts", "timeout", "keep_result", "is_async", "where")
-    return {name: getattr(handler, name) for name in names}
+    return {name: getattr(handler, name) for name in names} | {"result_optional": handler.result_optional}

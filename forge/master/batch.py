@@ -1,7 +1,8 @@
 """A batch of endings on its way into the database, divided until all that can be written are.
 
-One that the database refuses, although it takes others, has failed instead. What somebody else has locked is set apart,
-and so is what cannot be written even so. If the database is away, or takes no writes, all of it is for later.
+One that the database refuses, although it takes others, has failed instead; if it had a result, it is dead, or done
+without. What somebody else has locked is set apart, and so is what cannot be written even so. If the database is away,
+or takes no writes, all of it is for later.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 
 from forge.codec import as_text
 from forge.errors import DatabaseError
-from forge.job import Done, Ending, Failed
+from forge.job import Done, Ending, Failed, unstorable
 from forge.master.meter import Meter
 from forge.storage import Storage
 from forge.storage.contract import Fates, RowsLocked
@@ -153,9 +154,10 @@ class Batch:
         if id(ending) in self._substitutes:
             self._set_apart(part, f"the database refuses it: {said}", locked=False)
             return
-        substitute = Ending(ending.claim, Failed(f"the result could not be stored: {said}"), PAUSE)
-        self._substitutes.add(id(substitute))
-        self.refused.append(ending)
+        substitute = _substitute(ending, said)
+        if not isinstance(substitute.outcome, Done):
+            self._substitutes.add(id(substitute))
+            self.refused.append(ending)
         self._todo.append([substitute])
 
     def _check_database(self, size: int) -> None:
@@ -165,6 +167,16 @@ class Batch:
             self._storage.try_writing(size)
         except Exception as e:
             raise DatabaseError(f"the database refuses writes: {e}") from e
+
+
+def _substitute(ending: Ending, why: str) -> Ending:
+    """What is written instead of an ending that the database refuses. A job with a result had done its work, and is not
+    run again."""
+    if isinstance(ending.outcome, Done) and ending.result is not None:
+        if ending.outcome.spare_result:
+            return ending._replace(result=None)
+        return Ending(ending.claim, unstorable(why, "its work was done, but the database refuses its result"))
+    return Ending(ending.claim, Failed(f"the result could not be stored: {why}"), PAUSE)
 
 
 def _divided(part: list[Ending]) -> list[list[Ending]]:

@@ -17,7 +17,7 @@ from forge import delays
 from forge.codec import MAX_PAYLOAD, encode_payload
 from forge.config import PoolConfig
 from forge.errors import InvalidJob
-from forge.job import Cancelled, Claim, Done, Ending, Failed, Outcome, Released
+from forge.job import Cancelled, Claim, Done, Ending, Failed, Outcome, Released, unstorable
 from forge.master.lines import OutOfStep, outcome_of, request_line, shown
 from forge.master.nursery import how_it_ended
 from forge.master.places import Places
@@ -201,7 +201,7 @@ def _ending(claim: Claim, outcome: Outcome) -> Ending:
             try:
                 return Ending(claim, Done(), result=encode_payload(outcome.result, name="result"))
             except InvalidJob as e:
-                return failed(claim, f"the result cannot be kept: {e}")
+                return Ending(claim, unstorable(str(e), "its work was done, but its result cannot be stored"))
         case Failed():
             return failed(claim, outcome.message)
     return Ending(claim, outcome)

@@ -9,7 +9,6 @@ no-op job costs a send per hundred, a lone one is answered at once, and none wai
 from __future__ import annotations
 
 import contextlib
-import inspect
 import logging
 import os
 import select
@@ -18,6 +17,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextvars import copy_context
 from typing import Any, NoReturn
 from uuid import UUID
 
@@ -37,10 +37,11 @@ from forge.protocol import MAX_LINE, MOST_UNANSWERED, line_of, reply_line, withi
 from forge.retry import Backoff
 from forge.worker.asking import MasterLink
 from forge.worker.line import Line
-from forge.worker.outcomes import message_of
+from forge.worker.outcomes import can_be_awaited, message_of
 from forge.worker.reading import Reading
 from forge.worker.recycling import Recycling
 from forge.worker.runners import Seat, make_runner
+from forge.worker.steps import whole
 
 __all__ = ["StartFailed", "Worker"]
 
@@ -89,6 +90,7 @@ class Worker:
         self._sent_at = 0.0
         self._sender = 0  # the thread that is writing to the master
         self._titled: Context | None = None  # the job that the process title shows
+        self._context = copy_context()  # with what start hooks set in it; each job runs in a copy of its own
         self._recycling = Recycling(self._settings)
         self._plain: dict[str, tuple[Handler, Owner, Callable[..., Any], bool, bool]] = {}
         self._ready = select.poll()
@@ -118,7 +120,7 @@ class Worker:
         self._start_hooks()
         self._plain = _plain(self.handlers)
         self._send(line_of(hello=os.getpid(), capacity=self._capacity))
-        self._runner.serve()
+        self._context.run(self._runner.serve)
         self._stop_hooks()
         self.flush()
         self._runner.close()
@@ -154,9 +156,9 @@ class Worker:
                     _log.exception("%s failed", _named(hook))
 
     def _call(self, hook: Callable[[], Any]) -> None:
-        answer = hook()
-        if inspect.iscoroutine(answer):
-            self._runner.run(answer)
+        answer = self._context.run(hook)
+        if can_be_awaited(answer):
+            self._runner.run(whole(answer), self._context)
 
     # -- for who runs jobs, in any thread ----------------------------------------------------------------------
 

@@ -7,8 +7,10 @@ even SystemExit, so nothing is asked of one outside of a `try`.
 
 from __future__ import annotations
 
+import inspect
 import traceback
 from collections.abc import Sequence
+from types import GeneratorType
 from typing import Any, TypeVar
 
 import orjson
@@ -21,6 +23,7 @@ from forge.job import Cancelled, Dead, Done, Failed, NewJob, Outcome, Snooze, Th
 __all__ = [
     "MAX_MESSAGE",
     "MAX_TRACEBACK",
+    "can_be_awaited",
     "children",
     "failed",
     "message_of",
@@ -37,8 +40,11 @@ Made = TypeVar("Made", bound=Outcome)
 
 _KNOWN: tuple[type[Outcome], ...] = (Done, Failed, Dead, Cancelled, Throttled, Snooze)
 _mro = type.__dict__["__mro__"].__get__  # a metaclass can hide it
+_dict = type.__dict__["__dict__"].__get__  # the same
 _traceback = BaseException.__dict__["__traceback__"].__get__
 _MISSING = object()
+_PLAIN = frozenset((int, float, str, bool, bytes, list, tuple, dict))  # values that are just values
+_RUN_IT = "run it to its end in the handler, with a for loop or list()"
 
 
 def returned(value: Any) -> Outcome:
@@ -46,7 +52,19 @@ def returned(value: Any) -> Outcome:
     kind = type(value)
     if issubclass(kind, type) and issubclass(value, Outcome):
         return _sound(value())
+    if _has(kind, "send", "throw", "__next__") or _has(kind, "asend", "athrow", "__anext__"):
+        raise Dead(f"its handler returned a generator ({type_name(value)}), of which nothing was run; {_RUN_IT}")
     return _sound(value) if issubclass(kind, Outcome) else Done(value)
+
+
+def can_be_awaited(value: Any) -> bool:
+    """Whether the work is not done yet: so it is with an `async def` behind an ordinary decorator."""
+    kind = type(value)
+    if value is None or kind in _PLAIN:
+        return False
+    if kind is GeneratorType:  # of `types.coroutine`
+        return bool(value.gi_code.co_flags & inspect.CO_ITERABLE_COROUTINE)
+    return _has(kind, "__await__")
 
 
 def raised(error: BaseException) -> Outcome:
@@ -100,6 +118,12 @@ def children(jobs: Sequence[Any]) -> tuple[NewJob, ...]:
         except ValueError as e:
             raise Failed(f"job {n + 1} of {len(jobs)} that it enqueued cannot be stored: {e}") from None
     return tuple(jobs)
+
+
+def _has(kind: type, *names: str) -> bool:
+    """Whether objects of the class have these methods. Nothing of the user's is asked, as `isinstance` would."""
+    classes = [_dict(each) for each in _mro(kind)]
+    return all(next((each[name] for each in classes if name in each), None) is not None for name in names)
 
 
 def _sound(value: Outcome) -> Outcome:

@@ -8,6 +8,7 @@ which job it has, and gives that up before it goes on.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import ctypes
 import os
 import signal
@@ -23,7 +24,7 @@ from forge.app.link import Link
 from forge.app.registry import Handler
 from forge.errors import Interrupted
 from forge.job import Claim, Ending
-from forge.logs import current_job
+from forge.worker.outcomes import can_be_awaited
 from forge.worker.steps import aperform, concluded, perform, raised, unknown_kind
 
 __all__ = ["Crew", "Runner", "make_runner"]
@@ -93,34 +94,42 @@ class Seat:
             crew.reply(unknown_kind(claim, crew.give_up_after), began, None)
             return
         ctx = Context(claim, handler.app, crew.link, began)
+        crew.reply(self._seated(ctx, handler, lambda: perform(ctx, handler, self.run)), began, ctx)
+
+    def ended(self, ctx: Context, handler: Handler, began: float, returned: Any, error: BaseException | None) -> None:
+        """A job that was run the fast way has not ended as nearly all do."""
+
+        def end() -> Ending:
+            return concluded(ctx, handler, returned, error, self.run)
+
+        going_on = error is None and can_be_awaited(returned)
+        self._crew.reply(self._seated(ctx, handler, end) if going_on else end(), began, ctx)
+
+    def _seated(self, ctx: Context, handler: Handler, work: Callable[[], Ending]) -> Ending:
+        """The ending of a job that may be interrupted until then."""
         ending: Ending | None = None
         try:
             try:
                 self.ctx = ctx
-                if crew.early:
-                    heed(crew, ctx)
-                ending = perform(ctx, handler, self.run)
+                if self._crew.early:
+                    heed(self._crew, ctx)
+                ending = work()
             finally:
                 self.settle()
         except Interrupted as late:  # in the last moment, when the handler had ended
             self.settle()
-            current_job.set(None)
             ending = ending or raised(ctx, handler, late)
-        crew.reply(ending, began, ctx)
+        return ending
 
-    def ended(self, ctx: Context, handler: Handler, began: float, returned: Any, error: BaseException | None) -> None:
-        """A job that was run the fast way has not ended as nearly all do."""
-        self._crew.reply(concluded(ctx, handler, returned, error), began, ctx)
-
-    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Run a coroutine on the seat's own loop."""
-        if self._loop is None:
+    def run(self, coroutine: Coroutine[Any, Any, Any], context: contextvars.Context | None = None) -> Any:
+        """Run a coroutine on the seat's own loop, in this context or in a copy of the one here."""
+        if self._loop is None or self._loop.get_loop().is_closed():  # `def` handlers can find it, and close it
             self._loop = asyncio.Runner()
-        return self._loop.run(coroutine)
+        return self._loop.run(coroutine, context=context or contextvars.copy_context())
 
     def close(self) -> None:
         """End the loop, and what it still has to do."""
-        if self._loop is not None:
+        if self._loop is not None and not self._loop.get_loop().is_closed():
             self._loop.close()
 
     def settle(self) -> None:
@@ -198,6 +207,24 @@ class ThreadSeat(Seat):
                 _raise_in(self._thread, None)  # it may not have come to that
 
 
+class LoopSeat(ThreadSeat):
+    """A thread beside an event loop: what a handler leaves to be awaited, is awaited there."""
+
+    def __init__(self, crew: Crew, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(crew)
+        self._main_loop = loop
+
+    def run(self, coroutine: Coroutine[Any, Any, Any], context: contextvars.Context | None = None) -> Any:
+        future = (context or contextvars.copy_context()).run(
+            asyncio.run_coroutine_threadsafe, coroutine, self._main_loop
+        )
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # if it was this thread that was interrupted
+            raise
+
+
 def _raise_in(thread: int, error: type[BaseException] | None) -> None:
     what = ctypes.py_object() if error is None else ctypes.py_object(error)
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), what)
@@ -233,7 +260,7 @@ class Runner(Protocol):
         """From the reading thread: raise in the handler of this job, if it still runs."""
         ...
 
-    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+    def run(self, coroutine: Coroutine[Any, Any, Any], context: contextvars.Context) -> Any:
         """In the main thread, while it does not serve: run a coroutine, where `async def` handlers run if possible."""
         ...
 
@@ -252,7 +279,10 @@ class SeatRunner:
     def serve(self) -> None:
         if not self._threads:
             self._main.work()
-        threads = [threading.Thread(target=seat.work, name=f"job-{n}") for n, seat in enumerate(self._threads)]
+        threads = [
+            threading.Thread(target=contextvars.copy_context().run, args=(seat.work,), name=f"job-{n}")
+            for n, seat in enumerate(self._threads)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -275,8 +305,8 @@ class SeatRunner:
             if seat.ctx is ctx:
                 seat.interrupt(ctx)
 
-    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        return self._main.run(coroutine)
+    def run(self, coroutine: Coroutine[Any, Any, Any], context: contextvars.Context) -> Any:
+        return self._main.run(coroutine, context)
 
     def close(self) -> None:
         self._main.close()
@@ -293,11 +323,13 @@ class AsyncRunner:
         self._awaited: dict[Context, None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._pool: ThreadPoolExecutor | None = None
-        self._free: list[ThreadSeat] = []
-        self._seats: list[ThreadSeat] = []
+        self._free: list[LoopSeat] = []
+        self._seats: list[LoopSeat] = []
         self._flushing = False
+        self._context = contextvars.Context()  # that each job has a copy of
 
     def serve(self) -> None:
+        self._context = contextvars.copy_context()
         self._runner.run(self._serve())
 
     async def _serve(self) -> None:
@@ -317,7 +349,7 @@ class AsyncRunner:
             if self._crew.closed:
                 self._crew.give_back(claim)
                 continue
-            task = self._loop.create_task(self._one(claim))
+            task = self._loop.create_task(self._one(claim), context=self._context.copy())
             self._tasks.add(task)
             task.add_done_callback(self._ended)
 
@@ -351,11 +383,11 @@ class AsyncRunner:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._capacity, "job")
         if not self._free:
-            seat = ThreadSeat(self._crew)
+            seat = LoopSeat(self._crew, self._loop)
             self._seats.append(seat)
         else:
             seat = self._free.pop()
-        await self._loop.run_in_executor(self._pool, seat.one, claim)
+        await self._loop.run_in_executor(self._pool, contextvars.copy_context().run, seat.one, claim)
         self._free.append(seat)
 
     def running(self) -> Iterator[Context]:
@@ -368,8 +400,8 @@ class AsyncRunner:
         for seat in list(self._seats):
             seat.interrupt(ctx)
 
-    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        return self._runner.run(coroutine)
+    def run(self, coroutine: Coroutine[Any, Any, Any], context: contextvars.Context) -> Any:
+        return self._runner.run(coroutine, context=context)
 
     def close(self) -> None:
         if self._pool is not None:

@@ -11,6 +11,8 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Coroutine, Mapping
+from contextvars import copy_context
+from types import MappingProxyType
 from typing import Any
 
 import orjson
@@ -18,74 +20,97 @@ import orjson
 from forge import codec, delays
 from forge.app.context import Context, stopped
 from forge.app.registry import Handler
-from forge.errors import InvalidJob
+from forge.app.results import encode_result
 from forge.job import Claim, Done, Ending, Failed, Released, Written
 from forge.logs import current_job
 from forge.retry import Backoff
 from forge.worker import outcomes
+from forge.worker.outcomes import can_be_awaited
 
-__all__ = ["UNKNOWN_KIND_PAUSE", "aperform", "concluded", "perform", "raised", "unknown_kind"]
+__all__ = [
+    "UNKNOWN_KIND_PAUSE",
+    "Run",
+    "aperform",
+    "concluded",
+    "perform",
+    "raised",
+    "unknown_kind",
+    "whole",
+]
 
 # How long a job of a kind that nobody here knows stays away: uniform between these seconds, so that in a rolling deploy
 # a pod that does know it comes by, and a backlog of such jobs does not come back all at once.
 UNKNOWN_KIND_PAUSE = (5.0, 60.0)
 
 Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
+Run = Callable[[Coroutine[Any, Any, Any]], Any]  # runs a coroutine to its end, in a context of its own
 
 _new_tuple = tuple.__new__
 _NOTHING = Done()  # a handler that returns nothing is the common case: half a microsecond less
 _log = logging.getLogger("forge.worker")
 
 
-def perform(ctx: Context, handler: Handler, run: Callable[[Coroutine[Any, Any, Ending]], Ending]) -> Ending:
-    """Run the job here to its ending; `run` is who runs a coroutine, for an `async def` handler."""
-    if handler.is_async:
-        return run(aperform(ctx, handler))
+def perform(ctx: Context, handler: Handler, run: Run) -> Ending:
+    """Run the job here to its ending, in a context of its own: of the context variables that a handler sets, the next
+    job sees none. `run` is who runs a coroutine."""
+    return copy_context().run(_perform, ctx, handler, run)
+
+
+def _perform(ctx: Context, handler: Handler, run: Run) -> Ending:
     hooks = handler.app.hooks
-    before = current_job.get()
     current_job.set(ctx)
     returned = None  # of a handler whose exception a hook swallowed
+    ending: Ending
     try:
+        if handler.is_async:
+            ending = run(aperform(ctx, handler))
+            return ending
         if not hooks.inside:
-            returned = _call(ctx, handler)
+            returned = _worked(ctx, _call(ctx, handler), run)
         else:
             with hooks.entered(ctx):
-                returned = _call(ctx, handler)
+                returned = _worked(ctx, _call(ctx, handler), run)
         ending = _returned(ctx, handler, returned)
     except BaseException as error:  # noqa: BLE001 (a job is always finalized)
         ending = raised(ctx, handler, error)
-    if hooks.after:
-        ending = _after(ctx, handler, ending)
-    current_job.set(before)
-    return ending
+    return _after(ctx, handler, ending) if hooks.after else ending
 
 
-def concluded(ctx: Context, handler: Handler, returned: Any, error: BaseException | None) -> Ending:
+def concluded(ctx: Context, handler: Handler, returned: Any, error: BaseException | None, run: Run) -> Ending:
     """The ending of a job whose handler returned this, or raised that."""
     if error is not None:
         return raised(ctx, handler, error)
     try:
-        return _returned(ctx, handler, returned)
+        return _returned(ctx, handler, _worked(ctx, returned, run))
     except BaseException as failed:  # noqa: BLE001 (a class that cannot be made, a result that cannot be kept)
         return raised(ctx, handler, failed)
 
 
 async def aperform(ctx: Context, handler: Handler) -> Ending:
-    """The same for an `async def` handler, within the job's timeout. It can be told to stop by asyncio's means."""
-    before = current_job.get()
+    """The same for an `async def` handler, within the job's timeout. It can be told to stop by asyncio's means. It runs
+    in a task of its own, which has a context of its own."""
     current_job.set(ctx)
     returned = None
     try:
         with handler.app.hooks.entered(ctx):
             args, kwargs = _arguments(ctx, handler)
-            ctx._awaited_by(asyncio.current_task())
-            returned = await _within(ctx.timeout, handler.fn, args, kwargs)
+            returned = await _awaited(ctx, handler.fn, args, kwargs)
         ending = _returned(ctx, handler, returned)
     except BaseException as error:  # noqa: BLE001 (the same)
         ending = raised(ctx, handler, error)
-    ending = _after(ctx, handler, ending)
-    current_job.set(before)
-    return ending
+    return _after(ctx, handler, ending)
+
+
+async def whole(value: Any) -> Any:
+    """What is left when there is nothing more to await."""
+    while can_be_awaited(value):
+        value = await value
+    return value
+
+
+def _worked(ctx: Context, returned: Any, run: Run) -> Any:
+    """What a called handler returned, after what it left to be awaited."""
+    return run(_awaited(ctx, lambda: returned)) if can_be_awaited(returned) else returned
 
 
 def _after(ctx: Context, handler: Handler, ending: Ending) -> Ending:
@@ -100,14 +125,18 @@ def _after(ctx: Context, handler: Handler, ending: Ending) -> Ending:
     return ending._replace(outcome=outcomes.raised(ending.outcome))
 
 
-async def _within(seconds: int, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    limit = asyncio.timeout(seconds)
+async def _awaited(
+    ctx: Context, fn: Callable[..., Any], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] = MappingProxyType({})
+) -> Any:
+    """Call it and await what it returns, within what is left of the job's time."""
+    ctx._awaited_by(asyncio.current_task())
+    limit = asyncio.timeout(max(ctx.remaining, 0.0))
     try:
         async with limit:
-            return await fn(*args, **kwargs)
+            return await whole(fn(*args, **kwargs))
     except TimeoutError:
         if limit.expired():
-            raise Failed(f"timeout after {seconds} s") from None
+            raise Failed(f"timeout after {ctx.timeout} s") from None
         raise
 
 
@@ -134,12 +163,14 @@ def _returned(ctx: Context, handler: Handler, value: Any) -> Ending:
     outcome = _NOTHING if value is None else outcomes.returned(value)
     if ctx._written or not isinstance(outcome, Done):
         return _settled(ctx, handler, Ending(claim, outcome))
-    return _done(ctx, outcome)
+    return _done(ctx, handler, outcome)
 
 
-def _done(ctx: Context, outcome: Done) -> Ending:
+def _done(ctx: Context, handler: Handler, outcome: Done) -> Ending:
     claim = ctx._claim
-    result = _encoded(claim, outcome.result)
+    result = encode_result(claim, handler, outcome.result)
+    if result is not None and handler.result_optional:
+        outcome.spare_result = True
     return Ending(claim, outcome, result=result, children=outcomes.children(ctx._children or ()))
 
 
@@ -148,7 +179,7 @@ def raised(ctx: Context, handler: Handler, error: BaseException) -> Ending:
     outcome = outcomes.raised(error)
     if isinstance(outcome, Done) and not ctx._written:
         try:
-            return _done(ctx, outcome)
+            return _done(ctx, handler, outcome)
         except BaseException as e:  # noqa: BLE001 (a result that cannot be kept)
             outcome, error = outcomes.raised(e), e
             if isinstance(outcome, Done):
@@ -171,16 +202,6 @@ def _settled(ctx: Context, handler: Handler, ending: Ending) -> Ending:
     if broken is not None:
         ending = ending._replace(outcome=outcomes.reworded(ending.outcome, f" (and its backoff failed: {broken})"))
     return ending._replace(delay=delay)
-
-
-def _encoded(claim: Claim, result: Any) -> bytes | None:
-    """The result to keep. One that JSON cannot carry fails the job: done without it would be a lie to who waits."""
-    if result is None or not claim.keep_result:
-        return None
-    try:
-        return codec.encode_payload(result, name="result")
-    except InvalidJob as e:
-        raise Failed(f"the result cannot be kept: {e}") from None
 
 
 def unknown_kind(claim: Claim, give_up_after: float | None = None) -> Ending:

@@ -201,11 +201,11 @@ def test_a_payload_larger_than_a_pipe_arrives(rig: Rig) -> None:
     assert json.loads(ending.result or b"")["payload"]["text"] == text
 
 
-def test_a_result_that_cannot_be_kept_fails_the_job_and_not_the_child(rig: Rig) -> None:
+def test_a_result_that_cannot_be_stored_is_the_end_of_the_job_and_not_of_the_child(rig: Rig) -> None:
     before = pid_of(rig)
     ending = rig.run("perl", {"do": "echo", "text": "x" * 1_048_500})
-    assert isinstance(ending.outcome, Failed)
-    assert "the result cannot be kept" in ending.outcome.message
+    assert isinstance(ending.outcome, Dead)
+    assert ending.outcome.message.startswith("its work was done, but its result cannot be stored: result is ")
     assert pid_of(rig) == before
 
 

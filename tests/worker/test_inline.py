@@ -72,11 +72,12 @@ def test_a_result_nobody_keeps_is_not_encoded() -> None:
     assert ending.result is None
 
 
-def test_a_result_that_is_not_json_fails_the_job_and_says_so() -> None:
+def test_a_result_that_is_not_json_is_the_end_of_the_job_and_it_says_so() -> None:
     ending = run(lambda: {"when": {1, 2}})
-    assert isinstance(ending.outcome, Failed)
-    assert ending.outcome.message.startswith("the result cannot be kept: result.when is of type set")
-    assert ending.delay < 0  # by its queue, or so many
+    assert isinstance(ending.outcome, Dead)
+    assert ending.outcome.message.startswith(
+        "its work was done, but its result cannot be stored: result.when is of type"
+    )
 
 
 @pytest.mark.parametrize(

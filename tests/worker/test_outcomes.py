@@ -190,14 +190,14 @@ class Odd:
     ],
 )
 @pytest.mark.parametrize("way", [lambda value: value, Done], ids=["bare", "done"])
-def test_a_result_that_cannot_be_kept_fails_the_job_in_words(
+def test_a_result_that_cannot_be_stored_is_the_end_of_the_job_in_words(
     way: Callable[[Any], Any], result: Callable[[], Any], words: str
 ) -> None:
     ending = run(lambda: way(result()))
-    assert isinstance(ending.outcome, Failed) and words in ending.outcome.message
+    assert isinstance(ending.outcome, Dead) and words in ending.outcome.message
     assert_passes_on(ending)
     raised = run(raises(Done(result())))
-    assert isinstance(raised.outcome, Failed) and words in raised.outcome.message
+    assert isinstance(raised.outcome, Dead) and words in raised.outcome.message
 
 
 @pytest.mark.parametrize("make", [MuteError, cyclic, SystemExit, KeyboardInterrupt, RecursionError])
@@ -318,7 +318,7 @@ def test_a_worker_lives_through_all_of_them(drive: Drive, worker: str) -> None:
     for n in range(len(values)):
         reply = driven.reply(driven.job("give", n))
         ending_of(reply, claim())
-    assert driven.reply(driven.job("give", len(values) - 1))["status"] == "error"
+    assert driven.reply(driven.job("give", len(values) - 1))["status"] == "dead"
 
 
 # -- anything at all -----------------------------------------------------------------------------------------------

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import random
-from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, MutableMapping, Sequence
 from uuid import UUID
 
 from forge.config import Config, QueueConfig
 from forge.job import Claim
 from forge.master import stopping
+from forge.master.held import HeldJobs
 from forge.master.pace import AHEAD, Pace
 from forge.master.scaling import Scaler
 from forge.master.slots import Slot
@@ -32,7 +32,12 @@ BYTES_AHEAD = 16 * 1024 * 1024  # of payloads: a thousand of the largest would b
 LIGHT = 1024
 WEIGH_EVERY = 2e-5  # seconds for each job held, between two weighings: they take a fiftieth of the time
 BATCH = 3000  # jobs claimed at once at most
-RECALL_AFTER = 0.05  # seconds that jobs sent ahead wait for the one that runs, while another worker is idle
+# Seconds that jobs sent ahead wait for the one that runs, while another worker is idle, or while it could be said to
+# come to them sooner. And that those which nobody here has room for wait until they are for other pods: twice in a row,
+# where a job was sent ahead and its pod's other workers are busy too.
+RECALL_AFTER = 0.05
+RECALL_ANYWAY_AFTER = 0.1
+GIVE_BACK_AFTER = 0.2
 # A queue is claimed from when something says that there are jobs: a wake-up, or the look at all queues that is made
 # every poll_interval. A claim that nothing asks for is made this often, and all of them together once in two seconds
 # at most: with many queues, idle ones would be most of what the database does.
@@ -51,7 +56,7 @@ class Lane:
         self.look_every = look_every  # seconds between claims that nothing but time asks for
         self.slots: list[Slot] = []
         self.closing = False  # the queue is not served any more
-        self.waiting: deque[Claim] = deque()
+        self.waiting = HeldJobs()
         self.suspects = Suspects(queue, deaths or ZygoteDeaths())
         self.outside = 0  # places that jobs in programs take, or are to take next
         self.taken = 0  # jobs that programs have, running or waiting,
@@ -71,6 +76,7 @@ class Lane:
         self._weighed_at = 0.0  # monotonic
         self.limit = settings.max_workers  # workers that the cluster lets this pod have
         self.offset = 0  # more or fewer than that, by an operator's word to this pod
+        self.shared = False  # other pods have workers for this queue too
         self._scaler = Scaler(settings.min_workers or 0)
         self.settle()
 
@@ -176,10 +182,12 @@ class Lane:
         """Jobs that a place runs in this time, as far as is known, and no more than are good to hold."""
         return min(self._pace.jobs_in(seconds), MOST_AHEAD, BYTES_AHEAD / max(self._average, 1))
 
-    def _room_of(self, slot: Slot, window: int) -> int:
-        """Threads and event loops take as many as they run; a process takes some ahead."""
+    def _room_of(self, slot: Slot, window: int, now: float) -> int:
+        """Threads and event loops take as many as they run; a process takes some ahead, but none behind a long job."""
+        if not slot.free or slot.runs_long(now, RECALL_AFTER):
+            return 0
         most = window if self.settings.worker == "process" else slot.capacity
-        return max(0, most - len(slot.in_hand)) if slot.free else 0
+        return max(0, most - len(slot.in_hand))
 
     def note(self, seconds: float) -> None:
         """A job has ended after this long."""
@@ -206,8 +214,9 @@ class Lane:
     def wanted(self, now: float) -> int:
         """How many jobs to claim now."""
         window = self.window
-        room = sum(self._room_of(slot, window) for slot in self._fed(now))
-        stock = int(self._worth(STOCK) * sum(slot.capacity for slot in self.slots if slot.free))
+        room = sum(self._room_of(slot, window, now) for slot in self._fed(now))
+        working = (slot for slot in self.slots if slot.free and not slot.runs_long(now, RECALL_AFTER))
+        stock = int(self._worth(STOCK) * sum(slot.capacity for slot in working))
         if self.taken:
             room = max(self.more, min(room, self.places - self.working - self.taken))
         elif room or len(self.waiting) <= stock // 2:
@@ -292,7 +301,7 @@ class Lane:
         if not self.waiting:
             return given
         window = self.window
-        room = {slot: n for slot in self._fed(now) if (n := self._room_of(slot, window))}
+        room = {slot: n for slot in self._fed(now) if (n := self._room_of(slot, window, now))}
         shares = self._shares(room, min(self._places_left(now), len(self.waiting)))
         for slot, claims in shares.items():
             slot.send(claims, now)
@@ -324,7 +333,7 @@ class Lane:
             emptiest = [slot for slot in room if hands[slot] == fewest]
             others = [hands[slot] - fewest for slot in room if hands[slot] > fewest]
             each = min([*others, *(room[slot] for slot in emptiest), -(-left // len(emptiest))])
-            part = [self.waiting.popleft() for _ in range(min(left, each * len(emptiest)))]
+            part = self.waiting.take(min(left, each * len(emptiest)))
             for i, slot in enumerate(emptiest):
                 if mine := part[i :: len(emptiest)]:
                     shares.setdefault(slot, []).extend(mine)
@@ -336,13 +345,11 @@ class Lane:
 
     def take_out(self) -> list[Claim]:
         """The jobs that wait, for somebody else."""
-        found = list(self.waiting)
-        self.waiting.clear()
-        return found
+        return self.waiting.take_all()
 
-    def take_back(self, claims: Iterable[Claim]) -> None:
+    def take_back(self, claims: Sequence[Claim]) -> None:
         """Jobs that a worker gave back unstarted: first in line again."""
-        self.waiting.extendleft(reversed(list(claims)))
+        self.waiting.put_back(claims)
 
     def cancel(self, wanted: Collection[tuple[UUID, int]], now: float) -> list[Claim]:
         """These (jobs and tokens) are to stop. Those that no worker has yet leave the lane: the answer."""
@@ -359,21 +366,33 @@ class Lane:
         return gone
 
     def recall(self, now: float) -> None:
-        """Jobs sent ahead wait behind a long one while another worker is idle: they are to come back."""
-        stuck = [s for s in self.slots if s.capacity == 1 and len(s.in_hand) > 1 and not s.recalled and not s.draining]
-        stuck = [slot for slot in stuck if now - slot.head_since > RECALL_AFTER]
+        """Jobs sent ahead wait behind a long one, and somebody else could run them: they are to come back. A worker
+        whose own job is not a long one so far can; and workers of other pods may."""
+        stuck = [slot for slot in self.slots if _sent_ahead(slot) and slot.runs_long(now, RECALL_AFTER)]
         if not stuck:
             return
-        idle = any(slot.free and not slot.in_hand for slot in self.slots)
-        if idle or self.window == 1:
-            for slot in stuck:
+        others = [slot for slot in self.slots if slot.free and not slot.runs_long(now, RECALL_AFTER)]
+        at_once = self.window == 1 or any(not slot.in_hand for slot in others)
+        for slot in stuck:
+            if at_once or ((others or self.shared) and slot.runs_long(now, RECALL_ANYWAY_AFTER)):
                 self.note(now - slot.head_since)
                 slot.recall()
 
+    def left_over(self, now: float) -> list[Claim]:
+        """Jobs that have waited here for a while, taken out: another pod may have a worker for them. Not those that
+        tokens may have been spent for: whoever claimed them next would have to spend some again."""
+        spends = self.turns is not None and bool(self.turns.scopes)
+        still = self.waiting.stands_still(now, GIVE_BACK_AFTER)
+        return self.take_out() if still and self.shared and not spends else []
+
     @property
-    def sent_ahead(self) -> bool:
-        """Whether jobs wait in workers behind others."""
-        return any(slot.capacity == 1 and len(slot.in_hand) > 1 and not slot.recalled for slot in self.slots)
+    def watched(self) -> bool:
+        """Whether jobs wait here, or in workers behind others: who can run them is looked for often."""
+        return bool(self.waiting) or any(_sent_ahead(slot) for slot in self.slots)
+
+
+def _sent_ahead(slot: Slot) -> bool:
+    return slot.capacity == 1 and len(slot.in_hand) > 1 and not slot.recalled and not slot.draining
 
 
 class Lanes(dict[str, Lane]):

@@ -73,7 +73,7 @@ class Slot:
         self.in_hand: dict[str, Held] = {}  # by the hex of its id, oldest first
         self.stops: dict[str, Stop] = {}
         self.head_since = 0.0  # monotonic: when the oldest one came to be the running one
-        self.recalled = False  # since the head came to be the head
+        self.recalled = False  # since the head came to be the head, and the last job came behind it
         self.started_at = 0.0
         self.killed_for: str | None = None  # why the master killed it
         self.blameless = False  # it was killed for something that its jobs in hand had no part in
@@ -100,10 +100,15 @@ class Slot:
             return False
         return self.ready and not self.draining and self.killed_for is None
 
+    def runs_long(self, now: float, seconds: float) -> bool:
+        """Whether its only place has been taken by the same job for longer than this, as far as is known."""
+        return self.capacity == 1 and bool(self.in_hand) and now - self.head_since > seconds
+
     def send(self, claims: list[Claim], now: float) -> None:
         """Hand jobs over."""
         if not self.in_hand:
             self.head_since = now
+        self.recalled = False
         self._out.append(fastpath.job_lines(claims, self.in_hand, now))
 
     def say(self, line: bytes) -> None:

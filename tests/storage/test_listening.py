@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from forge.errors import ConfigError
+from forge.job import Ending, Released
 from forge.storage import open_storage
 
 from .helpers import is_sqlite, plain_job
@@ -55,5 +56,17 @@ def test_a_queue_that_goes_on_wakes_its_pods(url: str) -> None:
         listener = storage.listen()
         assert listener.wait(0) == {"*"}
         storage.set_queue("letters", paused=False)
+        assert listener.wait(10) & {"letters", "*"}
+        listener.close()
+
+
+def test_a_job_that_is_given_back_wakes_the_pods_of_its_queue(url: str) -> None:
+    with open_storage(url) as storage, open_storage(url) as other:
+        who = other.register("ant", ["letters"], "west", 1)
+        other.enqueue([plain_job()])
+        claims = other.claim(who, "letters", 1)
+        listener = storage.listen()
+        assert listener.wait(0) == {"*"}
+        assert other.finalize([Ending(claims[0], Released())]) == []
         assert listener.wait(10) & {"letters", "*"}
         listener.close()

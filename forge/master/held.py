@@ -8,9 +8,11 @@ line knows whether the jobs that were in it a while ago are still there, and the
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
+from itertools import islice
 
 from forge.job import Claim
+from forge.master.slots import Slot
 
 __all__ = ["HeldJobs"]
 
@@ -31,6 +33,30 @@ class HeldJobs(deque[Claim]):
         self._gone += n
         self._back = max(0, self._back - n)
         return [self.popleft() for _ in range(n)]
+
+    def share_out(self, room: dict[Slot, int], left: int) -> dict[Slot, list[Claim]]:
+        """Take so many out, or as many as there is room for: as if each in turn went to who has the fewest, but many at
+        a time."""
+        shares: dict[Slot, list[Claim]] = {}
+        room, hands = dict(room), {slot: len(slot.in_hand) for slot in room}
+        while left > 0 and room:
+            fewest = min(hands[slot] for slot in room)
+            emptiest = [slot for slot in room if hands[slot] == fewest]
+            others = [hands[slot] - fewest for slot in room if hands[slot] > fewest]
+            each = min([*others, *(room[slot] for slot in emptiest), -(-left // len(emptiest))])
+            part = self.take(min(left, each * len(emptiest)))
+            for i, slot in enumerate(emptiest):
+                if mine := part[i :: len(emptiest)]:
+                    shares.setdefault(slot, []).extend(mine)
+                    hands[slot] += len(mine)
+                    room[slot] -= len(mine)
+            left -= len(part)
+            room = {slot: n for slot, n in room.items() if n}
+        return shares
+
+    def before(self, kinds: Container[str], most: int) -> int:
+        """How many come before the first of one of these kinds, of the first so many."""
+        return next((n for n, claim in enumerate(islice(self, most)) if claim.kind in kinds), min(most, len(self)))
 
     def take_all(self) -> list[Claim]:
         """All of them."""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import os
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 
+from forge import fastpath
 from forge.config import QueueConfig
-from forge.job import Claim, NewJob, Status
+from forge.job import Claim, Done, Ending, NewJob, Status
 from forge.master.held import HeldJobs
 from forge.master.lanes import Lane
+from forge.master.long_kinds import LongKinds, long_ones
 from forge.master.pace import AHEAD, Pace
 from forge.storage.lines import Turns
 
@@ -20,8 +23,8 @@ from .conftest import Project, eventually
 numbers = itertools.count(1)
 
 
-def claims(n: int) -> list[Claim]:
-    return [Claim(0, None, UUID(int=next(numbers)), 1, "q", "k", b"{}", 1, 5, 600, False, False) for _ in range(n)]
+def claims(n: int, kind: str = "k") -> list[Claim]:
+    return [Claim(0, None, UUID(int=next(numbers)), 1, "q", kind, b"{}", 1, 5, 600, False, False) for _ in range(n)]
 
 
 def lane(workers: int) -> Lane:
@@ -130,6 +133,23 @@ def test_they_stay_where_tokens_may_have_been_spent_for_them() -> None:
     assert len(made.left_over(9.0)) == 2
 
 
+def test_who_has_given_jobs_back_claims_none_until_one_has_ended_or_could_start() -> None:
+    made = lane(1)
+    made.outside = made.taken = 1  # a program has the place: the worker is idle, and may start nothing
+    made.more, made.busy, made.shared = 100, True, True
+    assert made.wanted(0.0) == 100
+    made.claimed(claims(100), 100, 100)
+    made.dispatch(0.0)
+    assert made.left_over(0.0) == []
+    assert len(made.left_over(0.3)) == 100
+    assert (made.wanted(0.3), made.room) == (0, 0), "they would come and go all the time"
+    made.note(0.001)
+    assert made.wanted(0.3) == 100
+    made._quiet_until = 1.0
+    made.outside = made.taken = 0
+    assert made.wanted(0.3) > 0
+
+
 def test_jobs_of_which_some_are_started_all_the_time_are_not_given_back() -> None:
     line, now = HeldJobs(), 0.0
     line.extend(claims(100))
@@ -176,6 +196,79 @@ def test_after_a_long_job_no_more_are_sent_ahead_than_have_shown_to_be_short() -
     assert pace.jobs_in(AHEAD) == 4000
 
 
+# -- by kind ---------------------------------------------------------------------------------------------------
+
+
+def hands(made: Lane) -> list[list[Claim]]:
+    return [[claim for claim, _ in slot.in_hand.values()] for slot in made.slots]
+
+
+def test_a_job_of_a_kind_that_takes_long_gets_a_worker_to_itself() -> None:
+    made = lane(3)
+    made.long_kinds.took("film", 6.0)
+    a, film, b = claims(4), claims(1, "film"), claims(4)
+    made.take_in([*a, *film, *b])
+    made.slots[2].draining = True
+    assert made.dispatch(0.0)
+    assert hands(made) == [a[0::2], a[1::2], []]
+    assert not made.dispatch(0.0), "nobody is idle: it waits for who is first, and the others behind it"
+    made.slots[1].in_hand.clear()
+    assert made.dispatch(0.0)
+    assert hands(made) == [[*a[0::2], *b], film, []]
+    made.take_in(claims(5))
+    assert made.dispatch(0.0)
+    assert hands(made)[1] == film
+
+
+def test_nothing_is_claimed_for_a_worker_with_a_job_of_a_kind_that_takes_long() -> None:
+    made = lane(1)
+    made.busy = True
+    made.slots[0].send(claims(1, "film"), 0.0)
+    assert made.wanted(0.01) > 0
+    made.long_kinds.took("film", 6.0)
+    assert made.wanted(0.01) == 0
+
+
+def test_a_kind_that_takes_long_is_known_while_its_first_job_runs_and_forgotten_when_they_have_become_short() -> None:
+    made = lane(1)
+    made.slots[0].send(claims(1, "film"), 0.0)
+    made.recall(0.04)
+    assert "film" not in made.long_kinds
+    made.recall(1.0)
+    assert "film" in made.long_kinds
+    for _ in range(4):
+        made.long_kinds.took("film", 0.001)
+    assert "film" in made.long_kinds
+    made.long_kinds.took("film", 0.001)
+    assert not made.long_kinds
+
+
+def test_of_several_jobs_that_have_ended_only_the_kinds_of_the_long_ones_are() -> None:
+    jobs = [*claims(3), *claims(1, "film"), *claims(1, "song")]
+    done = [Ending(claim, Done()) for claim in jobs]
+    took = [0.00001, 0.01, 0.0, 6.0, 0.001]
+    lines = [fastpath.done_line(claim.id, seconds) for claim, seconds in zip(jobs, took, strict=True)]
+    garbage = b'{"id":"%b","took":nonsense}\n\xff\n' % jobs[3].id.hex.encode()
+    found = long_ones(b"".join([garbage, *lines, garbage]), done)
+    assert found == [(done[3], 6.0)]
+    kinds = LongKinds(song=0.06)
+    kinds.learn(done, found)
+    assert kinds == {"film": 6.0}
+
+
+HOLDS = """
+
+@app.task
+def hold(name: str) -> None:
+    # Keeps the interpreter to itself until somebody writes to that pipe.
+    import ctypes
+    libc = ctypes.PyDLL(None)
+    note("START", name, os.getpid())
+    libc.usleep(300_000)
+    libc.open(os.path.join(os.path.dirname(LEDGER), name).encode(), os.O_RDONLY)
+"""
+
+
 # -- with real processes ---------------------------------------------------------------------------------------
 
 
@@ -217,3 +310,25 @@ def test_long_jobs_do_not_wait_for_each_other_while_a_worker_could_run_them(proj
     for name in ("one", "two", "three"):
         (tmp_path / name).touch()
     eventually(lambda: done(project) == 3512)
+
+
+def test_nothing_waits_behind_a_handler_that_is_known_to_keep_its_interpreter(project: Project, tmp_path: Path) -> None:
+    """Nothing could be taken back from it."""
+    with (tmp_path / "tasks.py").open("a") as tasks:
+        tasks.write(HOLDS)
+    for name in ("first", "second"):
+        os.mkfifo(tmp_path / name)
+    project.configure(2)
+    project.start()
+    project.app.enqueue("tasks.hold", {"args": ["first"], "kwargs": {}})
+    with (tmp_path / "first").open("w"):
+        pass
+    project.app.enqueue_many(short(project, 3000))
+    eventually(lambda: done(project) == 3001)
+    held = project.app.job("tasks.hold", {"args": ["second"], "kwargs": {}})
+    project.app.enqueue_many([*short(project, 500), held, *short(project, 3500)])
+    eventually(lambda: done(project) == 7001)
+    assert len(project.events("START")) == 2
+    with (tmp_path / "second").open("w"):
+        pass
+    eventually(lambda: done(project) == 7002)

@@ -52,6 +52,7 @@ def run(scenario: str, arguments: str) -> dict[str, Any]:
             "--retain 1 --rate 500 --jobs 500 --every 0.2 --drain 2000 --rounds 1",
             {"ratio_with_pruning", "dead_tuples_flat", "pruned_per_s", "most_prunable", "drain_pruned_per_s"},
         ),
+        ("mixed", "--jobs 300 --rounds 1 --seconds 0.5 --backend sqlite", {"late_while_idle", "long_late_while_idle"}),
         ("cancel", "--jobs 2 --backend sqlite", {"p50_ms", "p99_ms", "stored_p50_ms"}),
         ("failover", "--rounds 1 --stale 3", {"reaped_s", "rerun_s", "shares_s"}),
         ("xmin", "--jobs 2000 --rounds 1 --held 0.5 --stretch 0.5", {"ratio", "ratio_busy", "busy_jobs_per_s"}),

@@ -41,6 +41,8 @@ class Hearing:
             heard = slot.receive(now, times, self._meter.ahead)
             if heard.done:
                 lane.note_all(len(heard.done), heard.total, heard.longest)
+                if heard.long or lane.long_kinds:
+                    lane.long_kinds.learn(heard.done, heard.long)
                 self._writer.done([without_payload(e) for e in heard.done] if lane.heavy else heard.done)
             for line in heard.lines:
                 message = message_of(line)
@@ -93,6 +95,7 @@ class Hearing:
             self._writer.end(late)
         if not unstarted:
             lane.note(seconds)
+            lane.long_kinds.took(claim.kind, seconds)
             fastpath.timed(times, seconds, claim.run_at, sent, self._meter.ahead)
 
     def _misunderstood(self, slot: Slot, claim: Claim, error: Exception, now: float) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import random
-from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from uuid import UUID
 
 from forge.config import Config, QueueConfig
 from forge.job import Claim
 from forge.master import stopping
+from forge.master.held import HeldJobs
+from forge.master.long_kinds import LongKinds
 from forge.master.pace import AHEAD, Pace
 from forge.master.scaling import Scaler
 from forge.master.slots import Slot
@@ -32,7 +33,13 @@ BYTES_AHEAD = 16 * 1024 * 1024  # of payloads: a thousand of the largest would b
 LIGHT = 1024
 WEIGH_EVERY = 2e-5  # seconds for each job held, between two weighings: they take a fiftieth of the time
 BATCH = 3000  # jobs claimed at once at most
-RECALL_AFTER = 0.05  # seconds that jobs sent ahead wait for the one that runs, while another worker is idle
+# Seconds that jobs sent ahead wait for the one that runs, while another worker is idle, or while it could be said to
+# come to them sooner. And that those which nobody here has room for wait until they are for other pods: twice in a row,
+# where a job was sent ahead and its pod's other workers are busy too.
+RECALL_AFTER = 0.05
+RECALL_ANYWAY_AFTER = 0.1
+GIVE_BACK_AFTER = 0.2
+QUIET = 1.0  # seconds for which a lane that gave some back claims nothing, unless a job has ended or could start
 # A queue is claimed from when something says that there are jobs: a wake-up, or the look at all queues that is made
 # every poll_interval. A claim that nothing asks for is made this often, and all of them together once in two seconds
 # at most: with many queues, idle ones would be most of what the database does.
@@ -51,7 +58,7 @@ class Lane:
         self.look_every = look_every  # seconds between claims that nothing but time asks for
         self.slots: list[Slot] = []
         self.closing = False  # the queue is not served any more
-        self.waiting: deque[Claim] = deque()
+        self.waiting = HeldJobs()
         self.suspects = Suspects(queue, deaths or ZygoteDeaths())
         self.outside = 0  # places that jobs in programs take, or are to take next
         self.taken = 0  # jobs that programs have, running or waiting,
@@ -62,8 +69,10 @@ class Lane:
         self.busy = False  # the last claim was full: there is more
         self.room = 0  # jobs that workers could take, at the last look
         self._look_at = 0.0  # monotonic: claim again then, woken or not
-        self._held_until = 0.0  # monotonic: claim nothing before
+        self._held_until = 0.0  # monotonic: claim nothing before,
+        self._quiet_until = 0.0  # nor before then, unless a job has ended or could start
         self._pace = Pace()
+        self.long_kinds = LongKinds()
         self.taken_bytes = 0  # of the payloads of the jobs that programs have
         self._average = 0  # bytes of the payloads that came of late
         self.heavy = False  # some of the jobs held may have a large payload
@@ -71,6 +80,7 @@ class Lane:
         self._weighed_at = 0.0  # monotonic
         self.limit = settings.max_workers  # workers that the cluster lets this pod have
         self.offset = 0  # more or fewer than that, by an operator's word to this pod
+        self.shared = False  # other pods have workers for this queue too
         self._scaler = Scaler(settings.min_workers or 0)
         self.settle()
 
@@ -176,10 +186,18 @@ class Lane:
         """Jobs that a place runs in this time, as far as is known, and no more than are good to hold."""
         return min(self._pace.jobs_in(seconds), MOST_AHEAD, BYTES_AHEAD / max(self._average, 1))
 
-    def _room_of(self, slot: Slot, window: int) -> int:
-        """Threads and event loops take as many as they run; a process takes some ahead."""
-        most = window if self.settings.worker == "process" else slot.capacity
-        return max(0, most - len(slot.in_hand)) if slot.free else 0
+    def _rooms(self, slots: Iterable[Slot], now: float) -> dict[Slot, int]:
+        """Those with room for more. Threads and event loops take as many as they run; a process takes some ahead, but
+        none behind a long job."""
+        ahead = self.window if self.settings.worker == "process" else 0
+        rooms = {slot: (ahead or slot.capacity) - len(slot.in_hand) for slot in slots if slot.free}
+        return {slot: n for slot, n in rooms.items() if n > 0 and not self._is_taken(slot, now)}
+
+    def _is_taken(self, slot: Slot, now: float) -> bool:
+        """Whether it has a long job, so that nothing is to wait behind it."""
+        return slot.runs_long(now, RECALL_AFTER) or (
+            bool(self.long_kinds) and slot.capacity == 1 and slot.head is not None and slot.head.kind in self.long_kinds
+        )
 
     def note(self, seconds: float) -> None:
         """A job has ended after this long."""
@@ -187,6 +205,7 @@ class Lane:
 
     def note_all(self, n: int, total: float, longest: float) -> None:
         """So many have ended, after so long together."""
+        self._quiet_until = 0.0
         self._pace.note(n, total, longest)
 
     # -- claiming ----------------------------------------------------------------------------------------------
@@ -205,14 +224,14 @@ class Lane:
 
     def wanted(self, now: float) -> int:
         """How many jobs to claim now."""
-        window = self.window
-        room = sum(self._room_of(slot, window) for slot in self._fed(now))
-        stock = int(self._worth(STOCK) * sum(slot.capacity for slot in self.slots if slot.free))
+        room = sum(self._rooms(self._fed(now), now).values())
+        stock = int(self._worth(STOCK) * sum(s.capacity for s in self.slots if s.free and not self._is_taken(s, now)))
         if self.taken:
             room = max(self.more, min(room, self.places - self.working - self.taken))
         elif room or len(self.waiting) <= stock // 2:
             room += stock
-        self.room = 0 if self.closing else max(0, room - len(self.waiting))
+        quiet = now < self._quiet_until and not self.takes
+        self.room = 0 if self.closing or quiet else max(0, room - len(self.waiting))
         if self.claiming or not (self.busy or now >= self._look_at) or now < self._held_until:
             return 0
         return min(BATCH, self.room)
@@ -291,12 +310,36 @@ class Lane:
         given = bool(self.suspects.slots) and self.suspects.dispatch(now, self.places - self.working - self.outside)
         if not self.waiting:
             return given
-        window = self.window
-        room = {slot: n for slot in self._fed(now) if (n := self._room_of(slot, window))}
-        shares = self._shares(room, min(self._places_left(now), len(self.waiting)))
+        room = self._rooms(self._fed(now), now)
+        left = min(self._places_left(now), len(self.waiting))
+        if self.long_kinds and self.settings.worker == "process":
+            return self._dispatch_apart(room, left, now) or given
+        return self._send(room, left, now) > 0 or given
+
+    def _send(self, room: dict[Slot, int], left: int, now: float) -> int:
+        """The next ones, as many as there is room for. How many."""
+        shares = self.waiting.share_out(room, left)
         for slot, claims in shares.items():
             slot.send(claims, now)
-        return given or bool(shares)
+        return sum(map(len, shares.values()))
+
+    def _dispatch_apart(self, room: dict[Slot, int], left: int, now: float) -> bool:
+        """The same where some are of a kind that takes long: each of these goes to a worker that has nothing, and those
+        behind it wait until one has. That takes no longer than what was sent ahead."""
+        given = False
+        while left > 0 and room:
+            short = self.waiting.before(self.long_kinds, min(left, sum(room.values())))
+            if short:
+                sent = self._send(room, short, now)
+                room = self._rooms(room, now)
+            elif (idle := next((slot for slot in room if not slot.in_hand), None)) is not None:
+                idle.send(self.waiting.take(1), now)
+                del room[idle]
+                sent = 1
+            else:
+                break
+            left, given = left - sent, True
+        return given
 
     def _places_left(self, now: float) -> int:
         """Jobs that may be given to workers now, where that is not simply what they have room for."""
@@ -315,34 +358,13 @@ class Lane:
         lent = max(0, self.suspects.places(now) - (self.most - self.size))
         return sorted(self.slots, key=lambda slot: len(slot.in_hand))[lent:]
 
-    def _shares(self, room: dict[Slot, int], left: int) -> dict[Slot, list[Claim]]:
-        """Taken out of those that wait: as if each in turn went to who has the fewest, but many at a time."""
-        shares: dict[Slot, list[Claim]] = {}
-        hands = {slot: len(slot.in_hand) for slot in room}
-        while left > 0 and room:
-            fewest = min(hands[slot] for slot in room)
-            emptiest = [slot for slot in room if hands[slot] == fewest]
-            others = [hands[slot] - fewest for slot in room if hands[slot] > fewest]
-            each = min([*others, *(room[slot] for slot in emptiest), -(-left // len(emptiest))])
-            part = [self.waiting.popleft() for _ in range(min(left, each * len(emptiest)))]
-            for i, slot in enumerate(emptiest):
-                if mine := part[i :: len(emptiest)]:
-                    shares.setdefault(slot, []).extend(mine)
-                    hands[slot] += len(mine)
-                    room[slot] -= len(mine)
-            left -= len(part)
-            room = {slot: n for slot, n in room.items() if n}
-        return shares
-
     def take_out(self) -> list[Claim]:
         """The jobs that wait, for somebody else."""
-        found = list(self.waiting)
-        self.waiting.clear()
-        return found
+        return self.waiting.take_all()
 
-    def take_back(self, claims: Iterable[Claim]) -> None:
+    def take_back(self, claims: Sequence[Claim]) -> None:
         """Jobs that a worker gave back unstarted: first in line again."""
-        self.waiting.extendleft(reversed(list(claims)))
+        self.waiting.put_back(claims)
 
     def cancel(self, wanted: Collection[tuple[UUID, int]], now: float) -> list[Claim]:
         """These (jobs and tokens) are to stop. Those that no worker has yet leave the lane: the answer."""
@@ -359,21 +381,39 @@ class Lane:
         return gone
 
     def recall(self, now: float) -> None:
-        """Jobs sent ahead wait behind a long one while another worker is idle: they are to come back."""
-        stuck = [s for s in self.slots if s.capacity == 1 and len(s.in_hand) > 1 and not s.recalled and not s.draining]
-        stuck = [slot for slot in stuck if now - slot.head_since > RECALL_AFTER]
+        """Jobs sent ahead wait behind a long one, and somebody else could run them: they are to come back. A worker
+        whose own job is not a long one so far can; and workers of other pods may."""
+        long = [slot for slot in self.slots if slot.runs_long(now, RECALL_AFTER)]
+        for slot in long:
+            if len(slot.in_hand) == 1 and slot.head is not None:  # else it may be another that runs
+                self.long_kinds.took(slot.head.kind, now - slot.head_since)
+        stuck = [slot for slot in long if _sent_ahead(slot)]
         if not stuck:
             return
-        idle = any(slot.free and not slot.in_hand for slot in self.slots)
-        if idle or self.window == 1:
-            for slot in stuck:
-                self.note(now - slot.head_since)
+        others = [slot for slot in self.slots if slot.free and not self._is_taken(slot, now)]
+        at_once = self.window == 1 or any(not slot.in_hand for slot in others)
+        for slot in stuck:
+            if at_once or ((others or self.shared) and slot.runs_long(now, RECALL_ANYWAY_AFTER)):
+                self._pace.note(1, now - slot.head_since, now - slot.head_since)
                 slot.recall()
 
+    def left_over(self, now: float) -> list[Claim]:
+        """Jobs that have waited here for a while, taken out: another pod may have a worker for them. Not those that
+        tokens may have been spent for: whoever claimed them next would have to spend some again."""
+        spends = self.turns is not None and bool(self.turns.scopes)
+        if not self.waiting.stands_still(now, GIVE_BACK_AFTER) or spends or not self.shared:
+            return []
+        self._quiet_until = now + QUIET
+        return self.take_out()
+
     @property
-    def sent_ahead(self) -> bool:
-        """Whether jobs wait in workers behind others."""
-        return any(slot.capacity == 1 and len(slot.in_hand) > 1 and not slot.recalled for slot in self.slots)
+    def watched(self) -> bool:
+        """Whether jobs wait here, or in workers behind others: who can run them is looked for often."""
+        return bool(self.waiting) or any(_sent_ahead(slot) for slot in self.slots)
+
+
+def _sent_ahead(slot: Slot) -> bool:
+    return slot.capacity == 1 and len(slot.in_hand) > 1 and not slot.recalled and not slot.draining
 
 
 class Lanes(dict[str, Lane]):

@@ -67,6 +67,7 @@ class Presence:
         self.idle: Sequence[str] = ()  # queues that could take jobs
         self.running: Mapping[str, int] = {}  # workers by queue; replaced as a whole
         self.lined: frozenset[str] = frozenset()  # queues with jobs in lines; the same
+        self.shared: frozenset[str] = frozenset()  # queues that other pods have workers for too; the same
         self._queues: list[str] = []
         self._beating_for: Incarnation
         self._ask_at = 0.0  # monotonic: of the last question that a wake-up led to, or of the one to come
@@ -90,7 +91,7 @@ class Presence:
         self._meter.ask_clock(self._storage)
         self.running = dict.fromkeys(queues, 0)
         shares = self._storage.shares.look(self.who, self.running)
-        self.lined = self._storage.shares.lined
+        self.lined, self.shared = self._storage.shares.lined, self._storage.shares.shared
         self._beater = Beater(
             self._post,
             every=self._config.heartbeat,
@@ -152,7 +153,7 @@ class Presence:
             shares = self._shares() if alive else None
         else:
             shares = self._heart.shares.beat(who, self.running)
-            self.lined |= self._heart.shares.lined
+            self._note_shares()
             self._meter.took("beats", began)
         self.streak.beat(self._config.stale_after)
         if shares is None:
@@ -162,8 +163,12 @@ class Presence:
 
     def _shares(self) -> dict[str, int]:
         shares = self._heart.shares.look(self._beating_for, self.running)
-        self.lined |= self._heart.shares.lined
+        self._note_shares()
         return shares
+
+    def _note_shares(self) -> None:
+        self.lined |= self._heart.shares.lined
+        self.shared = self._heart.shares.shared
 
     def _cancels(self) -> list[tuple[UUID, int]] | None:
         return self._heart.cancel_requests(self._beating_for) if self.holding else None

@@ -6,13 +6,15 @@ import socket
 import time
 from array import array
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from forge import fastpath
 from forge.job import Claim, Done, Ending
+from forge.master.long_kinds import long_ones
 from forge.master.nursery import Nursery
+from forge.master.pace import LONG
 from forge.protocol import ProtocolError, order_line, within_limit
 
 __all__ = ["Held", "Slot", "Stop"]
@@ -47,6 +49,7 @@ class Heard(NamedTuple):
     lines: list[bytes]  # everything else
     total: float  # seconds that the done ones took together
     longest: float  # and the longest of them
+    long: Sequence[tuple[Ending, float]] = ()  # those that took long, and the seconds
 
 
 class Slot:
@@ -73,7 +76,7 @@ class Slot:
         self.in_hand: dict[str, Held] = {}  # by the hex of its id, oldest first
         self.stops: dict[str, Stop] = {}
         self.head_since = 0.0  # monotonic: when the oldest one came to be the running one
-        self.recalled = False  # since the head came to be the head
+        self.recalled = False  # since the head came to be the head, and the last job came behind it
         self.started_at = 0.0
         self.killed_for: str | None = None  # why the master killed it
         self.blameless = False  # it was killed for something that its jobs in hand had no part in
@@ -100,10 +103,20 @@ class Slot:
             return False
         return self.ready and not self.draining and self.killed_for is None
 
+    def runs_long(self, now: float, seconds: float) -> bool:
+        """Whether its only place has been taken by the same job for longer than this, as far as is known."""
+        return self.capacity == 1 and bool(self.in_hand) and now - self.head_since > seconds
+
+    @property
+    def head(self) -> Claim | None:
+        """The oldest job that it has."""
+        return next(iter(self.in_hand.values()))[0] if self.in_hand else None
+
     def send(self, claims: list[Claim], now: float) -> None:
         """Hand jobs over."""
         if not self.in_hand:
             self.head_since = now
+        self.recalled = False
         self._out.append(fastpath.job_lines(claims, self.in_hand, now))
 
     def say(self, line: bytes) -> None:
@@ -168,7 +181,7 @@ class Slot:
         done, lines, self._rest, total, longest = fastpath.answers(data, in_hand, _DONE, times, ahead)
         if done and head not in self.in_hand:
             self.head_since, self.recalled = now, False
-        return Heard(done, lines, total, longest)
+        return Heard(done, lines, total, longest, long_ones(data, done) if longest > LONG else ())
 
     def greeted(self, pid: int, capacity: int) -> None:
         """It has said hello. Which process it is it does not decide: it is ready once the zygote has said the same."""

@@ -172,9 +172,9 @@ class Master:
             self._run_programs(now, serving)
             for lane in self.lanes.staffed:
                 if serving:
-                    if lane.dispatch(now):
+                    if lane.dispatch(now) or lane.waiting:
                         self.presence.holding = True
-                        self._tick_at = min(self._tick_at, now + (TICK_AHEAD if lane.sent_ahead else TICK))
+                        self._tick_at = min(self._tick_at, now + (TICK_AHEAD if lane.watched else TICK))
                     if not self._writer.behind:
                         self._claimer.claim(lane, now)
                 for slot in lane.all_slots():
@@ -223,7 +223,9 @@ class Master:
         self._wakes.tick(self.lanes.values(), self.presence.who.pod.id, now)
         at = [now + TICK_IDLE, self.crew.next_at(now)]
         for lane in self.lanes.staffed:
+            lane.shared = lane.queue in self.presence.shared
             lane.recall(now)
+            self._writer.release(lane.left_over(now))
             if lane.waiting and not any(slot.channel for slot in lane.slots):
                 self._writer.release(lane.take_out())  # nobody here can take them for a while
             if lane.suspects.waiting and not any(slot.channel for slot in lane.suspects.slots):
@@ -231,7 +233,7 @@ class Master:
             if lane.closing and not any(lane.all_slots()) and not lane.claiming:
                 del self.lanes[lane.queue]
             at += [self.crew.enforce(slot, now, self.config.cancel_grace) for slot in lane.all_slots() if slot.in_hand]
-            if lane.sent_ahead:
+            if lane.watched:
                 at.append(now + TICK_AHEAD)
         if self.nurseries.unsettled:
             at.append(now + TICK)

@@ -79,6 +79,12 @@ class Shares(abc.ABC):
     """A storage's verbs about shares: `storage.shares`."""
 
     lined: frozenset[str] = frozenset()  # queues with lines, as of the last look; replaced as a whole
+    shared: frozenset[str] = frozenset()  # queues that other pods may have workers of; the same
+
+    def _note(self, seen: Sequence[Seen]) -> None:
+        """A look at all queues."""
+        self.lined = frozenset(each.queue for each in seen if each.lines)
+        self.shared = frozenset(each.queue for each in seen if is_shared(each))
 
     @abc.abstractmethod
     def beat(self, who: Incarnation, running: Mapping[str, int]) -> dict[str, int] | None:
@@ -114,6 +120,11 @@ def allowed(seen: Seen) -> int:
     if seen.workers is None:
         return -(-seen.max_workers // (seen.others + 1))
     return min(seen.workers, seen.max_workers)
+
+
+def is_shared(seen: Seen) -> bool:
+    """Whether other pods may have workers of this queue."""
+    return bool(seen.others or seen.rivals) and allowed(seen) < seen.max_workers
 
 
 def news(seen: Sequence[Seen], running: Mapping[str, int]) -> list[Report]:

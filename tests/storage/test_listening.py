@@ -8,6 +8,7 @@ import pytest
 
 from forge.cluster import schedules
 from forge.errors import ConfigError
+from forge.job import Ending, Released
 from forge.storage import open_storage
 from forge.storage.schedules import NewSchedule
 
@@ -78,3 +79,15 @@ def test_a_schedule_that_comes_or_goes_on_is_heard_of(url: str) -> None:
         assert listener.wait(10) & {"schedule:", "*"}
         listener.close()
         other.close()
+
+
+def test_a_job_that_is_given_back_wakes_the_pods_of_its_queue(url: str) -> None:
+    with open_storage(url) as storage, open_storage(url) as other:
+        who = other.register("ant", ["letters"], "west", 1)
+        other.enqueue([plain_job()])
+        claims = other.claim(who, "letters", 1)
+        listener = storage.listen()
+        assert listener.wait(0) == {"*"}
+        assert other.finalize([Ending(claims[0], Released())]) == []
+        assert listener.wait(10) & {"letters", "*"}
+        listener.close()

@@ -217,3 +217,26 @@ def test_queues_that_nobody_serves(storage: Storage, who: Incarnation) -> None:
     claimed(storage, other, plain_job(queue="old"))
     storage.deregister(who)
     assert storage.shares.undeclared() == {"letters": True, "notes": True}
+
+
+def test_a_queue_is_shared_while_other_pods_may_have_workers_of_it(
+    storage: Storage, who: Incarnation, other: Incarnation
+) -> None:
+    letters(storage, 10)
+    storage.set_queue("parcels", max_workers=10)
+    storage.serve(who, ["letters", "parcels"], 10)
+    storage.serve(other, ["letters"], 10)
+    storage.shares.look(who, {"letters": 0, "parcels": 0})
+    assert storage.shares.shared == {"letters"}
+    storage.shares.assign(TERM, [Change(who.pod.id, "letters", 9), Change(other.pod.id, "letters", 1)])
+    storage.shares.beat(who, {"letters": 0, "parcels": 0})
+    assert storage.shares.shared == {"letters"}
+    storage.shares.assign(TERM, [Change(who.pod.id, "letters", 10), Change(other.pod.id, "letters", 0)])
+    storage.shares.look(who, {"letters": 0, "parcels": 0})
+    assert storage.shares.shared == set(), "the other one has none"
+    storage.shares.assign(TERM, [Change(who.pod.id, "letters", 5), Change(other.pod.id, "letters", 5)])
+    storage.shares.look(who, {"letters": 0, "parcels": 0})
+    assert storage.shares.shared == {"letters"}
+    storage.deregister(other)
+    storage.shares.look(who, {"letters": 0, "parcels": 0})
+    assert storage.shares.shared == set()

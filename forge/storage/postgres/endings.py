@@ -71,6 +71,9 @@ class Batch:
         keyed = [e for endings in (self.plain, self.kept, self.other) for e in endings if e.claim.keyed]
         if keyed:
             found.append(Step(self._queries.settle_keys, {"ids": _ids(keyed)}))
+        back = {e.claim.queue for e in self.other if isinstance(e.outcome, Released) and not e.delay}
+        if back:  # they may run at once, and perhaps not here
+            found.append(Step(self._queries.notify, {"queues": _texts(sorted(back))}))
         return found
 
     def read(self, results: Sequence[PGresult]) -> None:

@@ -42,7 +42,7 @@ class PostgresShares(Shares):
 
     def _told(self, who: Incarnation, rows: Sequence[tuple[Any, ...]], running: Mapping[str, int]) -> dict[str, int]:
         seen = [Seen(*row) for row in rows if row[0] is not None]
-        self.lined = frozenset(each.queue for each in seen if each.lines)
+        self._note(seen)
         reports = news(seen, running)
         if not reports:
             return limits(seen, {})

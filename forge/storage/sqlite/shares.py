@@ -59,7 +59,7 @@ class SqliteShares(Shares):
             each._replace(paused=bool(each.paused), declared=bool(each.declared), rivals=bool(each.rivals))
             for each in found
         ]
-        self.lined = frozenset(each.queue for each in seen if each.lines)
+        self._note(seen)
         return seen
 
     def _told(self, conn: Connection, who: Incarnation, running: Mapping[str, int]) -> dict[str, int]:

@@ -60,6 +60,7 @@ class Zygote:
         self._control, self._parent = control, parent
         self._config: config.Config
         self._known: Known
+        self._audit: Audit
         self._children: dict[int, int] = {}  # workers and programs, each with the mark of its descendants
         # No other zygote has the same, in case its master runs in a worker of another one. The first is its own: what
         # the modules start when they are imported stays as long as it does.
@@ -75,18 +76,18 @@ class Zygote:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         self._config = config.load(Path(config_path)) if config_path else config.load()
         logs.setup(self._config.logging, "zygote")
-        audit = Audit()
-        self._known = known_tasks(self._config, flags=flags, after_import=audit.look)
+        # SIGCHLD only has to interrupt the wait; children are collected in the loop.
+        reader, writer = socket.socketpair()
+        writer.setblocking(False)
+        self._audit = Audit()
+        self._known = known_tasks(self._config, flags=flags, after_import=self._audit.look)
         schedules, remarks = declared(self._config, self._known)
         for remark in remarks:
             logging.getLogger("forge.zygote").warning("%s", remark)
         gc.collect()
         gc.freeze()
         told = [schedule.as_message() for schedule in schedules]
-        self._say(ready=True, kinds=_described(self._known), unsafe=audit.found, schedules=told)
-        # SIGCHLD only has to interrupt the wait; children are collected in the loop.
-        reader, writer = socket.socketpair()
-        writer.setblocking(False)
+        self._say(ready=True, kinds=_described(self._known), unsafe=self._audit.found, schedules=told)
         signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         # The master's death is no longer the end at once: there is something to do then.
@@ -138,8 +139,12 @@ class Zygote:
         if alone:
             settings = dataclasses.replace(settings, concurrency=1)
 
+        def make() -> Worker:
+            self._audit.cut({fd})
+            return _worker(label, settings, fd, self._config, self._known)
+
         def become(parent: int) -> NoReturn:
-            _become_worker(parent, lambda: _worker(label, settings, fd, self._config, self._known), self._control)
+            _become_worker(parent, make, self._control)
 
         pid, why = self._child(become)
         os.close(fd)

@@ -33,6 +33,7 @@ from forge.protocol import Lines
 from forge.retry import DEFAULT_BACKOFF, Backoff
 from forge.worker import trial as trials
 from forge.worker.audit import Audit
+from forge.worker.bindings import elsewhere
 from forge.worker.builtin import BUILTIN
 from forge.worker.child import StartFailed, Worker
 from forge.worker.exec import become_program
@@ -83,7 +84,7 @@ class Zygote:
         self._audit = Audit()
         self._known = known_tasks(self._config, flags=flags, after_import=self._audit.look)
         schedules, remarks = declared(self._config, self._known)
-        for remark in remarks:
+        for remark in (*remarks, *elsewhere(self._known, self._config)):
             logging.getLogger("forge.zygote").warning("%s", remark)
         gc.collect()
         gc.freeze()

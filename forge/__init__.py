@@ -25,6 +25,7 @@ from forge.errors import (
     LostLease,
     ResultTimeout,
     SchemaError,
+    StartError,
     UsageError,
 )
 from forge.job import Cancelled, Dead, Done, Failed, Job, Snooze, Status, Throttled
@@ -56,6 +57,7 @@ __all__ = [
     "Schedule",
     "SchemaError",
     "Snooze",
+    "StartError",
     "Status",
     "Task",
     "Throttled",

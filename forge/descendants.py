@@ -27,6 +27,7 @@ __all__ = [
     "adopt_orphans",
     "children",
     "end_all",
+    "how_it_ended",
     "kill_group",
     "kill_marked",
     "mark",
@@ -123,3 +124,15 @@ def end_all(within: float) -> None:
                     os.kill(pid, signal.SIGKILL)
             if os.waitpid(-1, os.WNOHANG) == (0, 0):
                 time.sleep(0.002)
+
+
+def how_it_ended(status: int | None) -> str:
+    """A process's end in words."""
+    if status is None:
+        return "is gone"
+    if status >= 0:
+        return f"exited with {status}"
+    try:
+        return f"killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"killed by signal {-status}"

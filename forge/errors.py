@@ -21,6 +21,7 @@ __all__ = [
     "LostLease",
     "ResultTimeout",
     "SchemaError",
+    "StartError",
     "UsageError",
 ]
 
@@ -35,6 +36,7 @@ class ExitCode(enum.IntEnum):
     DATABASE = 4
     LOCKED = 5
     SCHEMA = 6
+    START = 7
 
 
 class ForgeError(Exception):
@@ -85,6 +87,12 @@ class SchemaError(ForgeError):
     """The database's schema is missing, too old or too new for this release."""
 
     exit_code = ExitCode.SCHEMA
+
+
+class StartError(ForgeError):
+    """No worker can start: a function of `on_worker_start` raised, hung or ended its process."""
+
+    exit_code = ExitCode.START
 
 
 class ResultTimeout(ForgeError, TimeoutError):

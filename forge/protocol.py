@@ -20,6 +20,8 @@ result, the job is done without it). And in between:
 - `{"say": "delay", "id": …, "seconds": …}`: what the task's own backoff says of a job that is past its timeout, for the
   case that the worker has to be killed for it.
 - `{"say": "leaving", "why": …}`: send no more; what has not started comes back. It goes when it is told to drain.
+- `{"say": "failed", "why": …}`: a function of `on_worker_start` has, and it ends instead of saying hello; or, as it
+  leaves, one of `on_worker_stop`.
 - `{"ask": n, "for": "enqueue", "id": …, "jobs": […]}`: answered with `receipts`, one `[stored, id]` each.
 - `{"ask": n, "for": "acquire", "id": …, "scope": …, "tokens": …}`: answered with `granted`, or `retry_after` seconds.
 - `{"ask": n, "for": "drain", "scope": …}`: the budget's tokens are gone; answered with nothing.

@@ -19,6 +19,7 @@ from uuid import UUID
 import orjson
 
 from forge import config as settings
+from forge.config import sqlite_file
 from forge.errors import JobNotFound, SchemaError, UsageError
 from forge.job import Job, JobFilter, Line
 from forge.logs import escaped
@@ -31,7 +32,6 @@ __all__ = [
     "duration",
     "find_job",
     "for_terminal",
-    "same_database",
     "sqlite_file",
     "table",
     "until",
@@ -93,11 +93,7 @@ class Cli:
     @property
     def shown_url(self) -> str:
         """The database as it may be shown: no secrets, and a file below the current directory by its short name."""
-        url = settings.mask(self.config.database)
-        file = sqlite_file(url)
-        if file is None or not file.is_absolute() or not file.is_relative_to(Path.cwd()):
-            return url
-        return f"sqlite:///{file.relative_to(Path.cwd())}"
+        return settings.shown_url(self.config.database)
 
     def raw_storage(self) -> Storage:
         """The storage, with whatever schema it has."""
@@ -154,20 +150,6 @@ def _plain(value: object) -> object:
     if isinstance(value, Line):
         return value._asdict()
     return str(value)
-
-
-def sqlite_file(url: str) -> Path | None:
-    """The file of a `sqlite:///path` URL; None for another kind of database, or one without a file."""
-    path, _, _ = url.removeprefix("sqlite:///").partition("?")
-    return Path(path) if url.startswith("sqlite:///") and path != ":memory:" else None
-
-
-def same_database(one: str, other: str) -> bool:
-    """Whether two URLs name one database, as far as can be told from them."""
-    files = sqlite_file(one), sqlite_file(other)
-    if files[0] is not None and files[1] is not None:
-        return files[0].absolute() == files[1].absolute()
-    return one == other
 
 
 def counted(n: int, noun: str) -> str:

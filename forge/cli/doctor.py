@@ -16,6 +16,7 @@ from forge.cli.project import native
 from forge.config import scrub
 from forge.errors import ExitCode, ForgeError
 from forge.fastpath import IMPL
+from forge.worker.bindings import elsewhere
 from forge.worker.modules import known_tasks
 
 __all__ = ["doctor"]
@@ -154,6 +155,8 @@ def _modules(cli: Cli) -> Iterator[Check]:
         )
     else:
         yield Check("ok", "modules", f"{', '.join(known.modules)}: {counted(len(known.kinds), 'task')}")
+    for sentence in elsewhere(known, cli.config):
+        yield Check("warn", "modules", sentence)
 
 
 Look = Callable[[Cli], Iterator[Check]]

@@ -10,10 +10,10 @@ import orjson
 
 from forge.app import Forge, JobHandle
 from forge.app.lines import LINE_OPTIONS
-from forge.cli.common import Cli, same_database
-from forge.config import mask
+from forge.cli.common import Cli
 from forge.errors import ExitCode, UsageError
 from forge.job import ACTIVE
+from forge.worker.bindings import bound_elsewhere
 from forge.worker.modules import Found, known_tasks
 
 __all__ = ["app_of", "enqueue", "parse_arguments", "parse_payload"]
@@ -60,11 +60,8 @@ def app_of(cli: Cli, found: Found | None, kind: str) -> Forge:
         config = cli.config
         return cli.closing(Forge(config.database, schema=config.schema, max_payload=config.max_payload))
     cli.closing(found.app)
-    if not same_database(found.app.storage.url, cli.storage().url):
-        raise UsageError(
-            f"the app of {kind} is bound to {mask(found.app.storage.url)} in code, not to {cli.shown_url}; "
-            "write Forge() there, or name that database with --database"
-        )
+    if (wrong := bound_elsewhere(found.app, kind, cli.config)) is not None:
+        raise UsageError(wrong)
     return found.app
 
 

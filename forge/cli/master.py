@@ -70,15 +70,14 @@ def _run(words: list[str]) -> int:
         file = sqlite_file(cli.config.database)
         made = "created, " if file is not None and not file.exists() else ""
         adopt_orphans()  # of a zygote that is killed
-        nursery = cli.closing(new_nursery(cli.config))
+        if cli.args.check:
+            _reach(cli, made)  # before the functions of a worker, which may need it
+        nursery = cli.closing(new_nursery(cli.config, "stop" if cli.args.check else ""))
         nursery.wait_until_ready()
         for warning in nursery.warnings(strict=cli.config.fork_safety == "strict"):
             log(warning, level=logging.WARNING)
-        if made and cli.args.check:
-            log(f"storage {cli.shown_url} (made at the first start)")
-        else:
-            schema = cli.storage(create=not cli.args.check).schema_state()
-            log(f"storage {cli.shown_url} ({made}schema {schema.current})")
+        if not cli.args.check:
+            _reach(cli, made)
         kinds = sorted(kind for kind, about in nursery.kinds.items() if not about.get("builtin"))
         if cli.config.modules:
             log(f"{counted(len(kinds), 'task')} from {', '.join(cli.config.modules)}: {', '.join(kinds)}")
@@ -92,6 +91,15 @@ def _run(words: list[str]) -> int:
                 cli.closing(Watcher(cli.config, log))
             return _serve(cli, nursery, notifier, hidden)
         return ExitCode.OK
+
+
+def _reach(cli: Cli, made: str) -> None:
+    """The storage, and what to say of it."""
+    if made and cli.args.check:
+        log(f"storage {cli.shown_url} (made at the first start)")
+    else:
+        schema = cli.storage(create=not cli.args.check).schema_state()
+        log(f"storage {cli.shown_url} ({made}schema {schema.current})")
 
 
 def _serve(cli: Cli, nursery: Nursery, notifier: Notifier, hidden: Mapping[str, str | None]) -> int:

@@ -8,6 +8,7 @@ so that `forge config show --origin` can say why a setting is what it is. A URL 
 from __future__ import annotations
 
 from forge.config.checks import suggest
+from forge.config.databases import same_database, shown_url, sqlite_file
 from forge.config.masking import mask, scrub, well_formed
 from forge.config.model import (
     LARGEST_PAYLOAD,
@@ -46,8 +47,11 @@ __all__ = [
     "find",
     "load",
     "mask",
+    "same_database",
     "scrub",
     "shown",
+    "shown_url",
+    "sqlite_file",
     "suggest",
     "well_formed",
 ]

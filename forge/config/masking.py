@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-__all__ = ["DATABASES", "HIDDEN", "looks_secret", "mask", "masked", "scrub", "well_formed"]
+__all__ = ["DATABASES", "HIDDEN", "looks_secret", "mask", "masked", "scrub", "split_url", "well_formed"]
 
 HIDDEN = "***"
 DATABASES = ("database", "listen_database")  # settings that hold a URL, or were to
@@ -70,6 +70,11 @@ def well_formed(url: str) -> bool:
     """Whether a PostgreSQL URL means what it seems to: no part of its password is taken for something else."""
     match = _URL.fullmatch(url)
     return match is not None and match["scheme"] in _POSTGRES and _parts(match) is not None
+
+
+def split_url(url: str) -> re.Match[str] | None:
+    """A well-formed PostgreSQL URL in parts: `user`, `hosts`, `name` and `query`, each as it is written, or None."""
+    return _URL.fullmatch(url) if well_formed(url) else None
 
 
 def scrub(text: str, urls: Iterable[str]) -> str:

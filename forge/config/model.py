@@ -283,7 +283,7 @@ class Config(Section):
         30.0, "how long a new worker may take over `on_worker_start`", low=0.1, high=DAY, unit="seconds"
     )
     fork_safety: Literal["warn", "strict"] = setting(
-        "warn", "modules that leave threads or sockets behind when imported: told of, or refused"
+        "warn", "modules that leave threads or connections behind when imported: told of, or refused"
     )
     pid_file: Path | None = setting(None, "written and locked while forge-master runs")
     logging: LoggingConfig = setting(LoggingConfig(), "what is logged")

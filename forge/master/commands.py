@@ -17,8 +17,8 @@ import orjson
 from forge.codec import encode_payload
 from forge.config import CommandConfig, CommandsConfig
 from forge.config.checks import suggest
+from forge.descendants import how_it_ended
 from forge.job import Cancelled, Claim, Dead, Done, Ending
-from forge.master.nursery import how_it_ended
 from forge.master.places import Places
 from forge.master.pools import failed
 from forge.master.processes import CANNOT_RUN, Process, Recipe, Yard

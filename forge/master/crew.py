@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from forge.descendants import kill_group
+from forge.descendants import how_it_ended, kill_group
 from forge.job import Claim, Ending, Released
 from forge.logs import stacks
 from forge.master.lanes import Lane
 from forge.master.meter import Processes
-from forge.master.nursery import Nursery, how_it_ended
+from forge.master.nursery import Nursery
 from forge.master.rolling import Nurseries
 from forge.master.slots import Slot, Stop
 from forge.master.stopping import leave, overdue, press, timed_out
@@ -58,6 +58,7 @@ class Crew:
         self._owed: dict[Slot, str] = {}  # deaths to be told of together with the start of the next worker
         self._rolling = False
         self._last_death = ""  # of a worker: how
+        self._unable: dict[Slot, str] = {}  # whose last worker ended before it was ready: how
 
     def slots(self) -> Iterator[Slot]:
         """All of them."""
@@ -96,6 +97,14 @@ class Crew:
                 parts.append(f"{ready} of {counted(len(meant), 'worker')} of {name}")
         return ", ".join(parts) + (f"; {self._last_death}" if self._last_death else "")
 
+    def unable(self) -> str | None:
+        """`no worker of mail could start: worker mail/1 (42) exited with 78: …`, of a queue of which this is so."""
+        for name, lane in self._lanes.items():
+            meant = [slot for slot in lane.slots if not slot.retired]
+            if meant and all(slot in self._unable for slot in meant):
+                return f"no worker of {name} could start: {self._unable[meant[-1]]}"
+        return None
+
     def forget(self, why: str) -> None:
         """The jobs in hand are somebody else's: kill what runs them."""
         for slot in self.slots():
@@ -113,7 +122,7 @@ class Crew:
             return
         for lane in self._lanes.values():
             lane.suspects.settle(now, lane.places)
-        for known in (self._respawn_at, self._deaths):
+        for known in (self._respawn_at, self._deaths, self._unable):
             for slot in [slot for slot in known if slot.retired]:
                 del known[slot]  # it may be gone for good
         for slot in self.slots():
@@ -149,6 +158,8 @@ class Crew:
         self._is_ready(slot)
 
     def _is_ready(self, slot: Slot) -> None:
+        if slot.ready:
+            self._unable.pop(slot, None)
         if slot.ready and slot in self._owed:
             self._tell_death(slot, f"worker started in {1000 * (time.monotonic() - slot.started_at):.0f} ms")
 
@@ -167,13 +178,15 @@ class Crew:
             self._selector.modify(slot.channel, events, key.data)
 
     def _roll(self, now: float) -> None:
-        """Workers that run old code are drained and replaced, a few at a time."""
+        """Workers that run old code are drained and replaced, a few at a time; as long as new ones cannot start, the
+        old ones go on."""
         slots = [slot for slot in self.slots() if slot.channel is not None]
+        empty = sum(slot.channel is None and not slot.retired for slot in self.slots())
         old = [slot for slot in slots if slot.nursery is not self.nurseries.current]
-        if self._rolling and not old and all(slot.ready for slot in slots):
+        if self._rolling and not old and not empty and all(slot.ready for slot in slots):
             self._rolling = False
             log(f"{counted(len(slots), 'worker')} replaced")
-        absent = sum(not s.ready or (s.draining and now - s.drained_at < ROLL_PATIENCE) for s in slots)
+        absent = empty + sum(not s.ready or (s.draining and now - s.drained_at < ROLL_PATIENCE) for s in slots)
         waiting = sorted((s for s in old if not s.draining), key=lambda slot: len(slot.in_hand))
         for slot in waiting[: max(0, max(1, len(slots) // 4) - absent)]:
             slot.drain()
@@ -181,8 +194,8 @@ class Crew:
     def roll(self) -> None:
         """A new zygote has taken over. Its workers may start where those before could not."""
         self._rolling = True
-        self._respawn_at.clear()
-        self._deaths.clear()
+        for known in (self._respawn_at, self._deaths, self._unable):
+            known.clear()
 
     # -- orders ------------------------------------------------------------------------------------------------
 
@@ -281,7 +294,8 @@ class Crew:
             kill_group(slot.pid, slot.nursery.process.pid, os.getpid())
 
     def _never_ready(self, slot: Slot) -> None:
-        self.kill(slot, f"worker {slot.label} was not ready within {self.ready_within:g} s", blameless=True)
+        slot.failed = f"worker {slot.label} was not ready within {self.ready_within:g} s"
+        self.kill(slot, slot.failed, blameless=True)
         self.lost(slot)  # the zygote may never have forked it
 
     def _bury(self, now: float) -> None:
@@ -299,6 +313,9 @@ class Crew:
         if slot in self._owed:
             self._tell_death(slot, "worker started and died")
         young = not slot.ready or now - slot.started_at < YOUNG
+        # By itself or because it took too long: not for anything that it has said or that the pod has come to.
+        stillborn = bool(not slot.ready and pid and not slot.nursery.gone and slot.killed_for in (None, slot.failed))
+        said = f": {slot.failed}" if slot.failed and not slot.ready else ""
         if slot.nursery.gone:
             self._kill_group(slot)  # what its handlers started; else the zygote has seen to that
         left = slot.close()
@@ -307,8 +324,10 @@ class Crew:
                 log(f"worker {slot.label} replaced after {slot.leaving}")
             lane.forget_retired()
             return
-        why = slot.killed_for or f"worker {slot.label} ({pid}) {how_it_ended(status)}"
+        why = slot.killed_for or f"worker {slot.label} ({pid}) {how_it_ended(status)}{said}"
         self._last_death = why
+        if stillborn:
+            self._unable[slot] = why
         fate = self._see_to(slot, lane, left, why, now)
         lane.forget_retired()
         if self.stopping or slot.retired:

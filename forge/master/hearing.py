@@ -110,6 +110,8 @@ class Hearing:
             most = 1 if lane.settings.worker == "process" else lane.settings.concurrency
             capacity = whole(message, "capacity", 1, MOST_AT_ONCE)
             slot.greeted(whole(message, "hello", 2, MAX_PID), min(capacity, most))
+        elif message.get("say") == "failed":
+            slot.failed = text(message, "why", 1000)
         elif not slot.ready:
             raise ProtocolError("it spoke before it was ready")
         elif "ask" in message:

@@ -4,33 +4,39 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import socket
 import subprocess
 import sys
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
-from forge.descendants import parent_of
+from forge.descendants import how_it_ended, parent_of
 from forge.errors import ConfigError, ExitCode, ForgeError
 from forge.master.checking import zygote_message
 from forge.protocol import Lines, ProtocolError, order_line
 from forge.storage.schedules import NewSchedule
 
-__all__ = ["Nursery", "how_it_ended"]
+__all__ = ["Nursery", "Trial"]
 
 READY_WITHIN = 60.0  # seconds for the imports
+
+Trial = Literal["", "start", "stop"]
 
 
 class Nursery:
     """One zygote and its children. Ready once `receive` or `wait_until_ready` has heard so."""
 
-    def __init__(self, config_path: str | None, *, may_be_empty: bool = False) -> None:
-        """`may_be_empty`: there are pools or commands, so it is no mistake that the modules define no task."""
+    within = READY_WITHIN  # seconds from its start until it must be
+
+    def __init__(
+        self, config_path: str | None, *, may_be_empty: bool = False, trial: Trial = "", ready_within: float = 0.0
+    ) -> None:
+        """`may_be_empty`: there are pools or commands, so it is no mistake that the modules define no task. `trial`: it
+        is ready only if a worker can start, or start and stop, each within `ready_within`; see `forge.worker.trial`."""
         ours, theirs = socket.socketpair()
-        words = [str(theirs.fileno()), str(os.getpid()), config_path or ""]
+        words = [str(theirs.fileno()), str(os.getpid()), config_path or "", trial]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "forge.worker.zygote", *words], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
         )
@@ -40,6 +46,8 @@ class Nursery:
         self.ready = False
         self.gone = False  # seen to be; its workers go with it
         self.started_at = time.monotonic()
+        if trial:
+            self.within += 2 * ready_within
         self._pinged_at: float | None = None  # monotonic: nothing has been heard since
         self._overdue = False
         self.kinds: dict[str, dict[str, Any]] = {}
@@ -53,7 +61,7 @@ class Nursery:
     def wait_until_ready(self) -> None:
         """The modules are imported. What went wrong there is raised here, in one line."""
         while not self.ready:
-            left = self.started_at + READY_WITHIN - time.monotonic()
+            left = self.started_at + self.within - time.monotonic()
             if left <= 0 or not select.select([self.control], [], [], left)[0]:
                 self.kill()
                 raise self.too_slow()
@@ -67,10 +75,9 @@ class Nursery:
                     f"the modules were not imported: the importing process broke the protocol: {e}"
                 ) from None
 
-    @staticmethod
-    def too_slow() -> ConfigError:
+    def too_slow(self) -> ConfigError:
         """What to say of one that does not become ready."""
-        return ConfigError(f"the modules were not imported within {READY_WITHIN:.0f} s; look at what they do at import")
+        return ConfigError(f"the modules were not imported within {self.within:.0f} s; look at what they do at import")
 
     def receive(self) -> list[dict[str, Any]]:
         """What has come in about workers. EOFError: the zygote is gone; ForgeError: it cannot become ready;
@@ -196,18 +203,6 @@ class Nursery:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-
-
-def how_it_ended(status: int | None) -> str:
-    """A process's end in words."""
-    if status is None:
-        return "is gone"
-    if status >= 0:
-        return f"exited with {status}"
-    try:
-        return f"killed by {signal.Signals(-status).name}"
-    except ValueError:
-        return f"killed by signal {-status}"
 
 
 def _as_error(message: dict[str, Any]) -> ForgeError:

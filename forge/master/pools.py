@@ -16,10 +16,10 @@ from uuid import UUID
 from forge import delays
 from forge.codec import MAX_PAYLOAD, encode_payload
 from forge.config import PoolConfig
+from forge.descendants import how_it_ended
 from forge.errors import InvalidJob
 from forge.job import Cancelled, Claim, Done, Ending, Failed, Outcome, Released, unstorable
 from forge.master.lines import OutOfStep, outcome_of, request_line, shown
-from forge.master.nursery import how_it_ended
 from forge.master.places import Places
 from forge.master.processes import CANNOT_RUN, Process, Recipe, Yard
 

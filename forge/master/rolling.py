@@ -2,7 +2,8 @@
 only wait for their last worker.
 
 A new one is started beside the old, on SIGHUP or because the old one has died; the loop goes on meanwhile. One that
-cannot become ready changes nothing.
+cannot become ready changes nothing. On SIGHUP there are workers to lose: then it is ready only when a worker of its own
+has been, see `forge.worker.trial`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 from forge.config import Config
 from forge.descendants import kill_marked, mark_of
 from forge.errors import ForgeError
-from forge.master.nursery import READY_WITHIN, Nursery
+from forge.master.nursery import Nursery, Trial
 from forge.master.telling import a_bug, log
 from forge.protocol import ProtocolError
 
@@ -29,11 +30,12 @@ LONGEST_PAUSE = 30.0
 PING_EVERY = 5.0  # seconds between questions to a zygote whether it is there
 
 
-def new_nursery(config: Config) -> Nursery:
+def new_nursery(config: Config, trial: Trial = "") -> Nursery:
     """A zygote that imports what this configuration names."""
     path = str(config.path) if config.path else None
     commands = bool(config.commands.named or config.commands.allow_any)
-    return Nursery(path, may_be_empty=bool(not config.modules and (config.pools or commands)))
+    empty = bool(not config.modules and (config.pools or commands))
+    return Nursery(path, may_be_empty=empty, trial=trial, ready_within=config.ready_within)
 
 
 class Nurseries:
@@ -72,17 +74,21 @@ class Nurseries:
 
     def start(self, config: Config) -> None:
         """Have a new one take over once it is ready."""
-        if self._coming is not None:
-            self._discard(self._coming[0])
-        self._again_at = None
-        coming = new_nursery(config)
+        self.give_up()
+        coming = new_nursery(config, "" if self.current.gone else "start")
         self._coming = coming, config
         self._watch(coming)
 
+    def give_up(self) -> None:
+        """Nobody waits for the one that is on its way any more, if there is one."""
+        if self._coming is not None:
+            self._discard(self._coming[0])
+        self._coming = self._again_at = None
+
     def tick(self, now: float) -> None:
         """What time brings."""
-        if self._coming is not None and now - self._coming[0].started_at > READY_WITHIN:
-            self._failed(str(Nursery.too_slow()))
+        if self._coming is not None and now - self._coming[0].started_at > self._coming[0].within:
+            self._failed(str(self._coming[0].too_slow()))
         self._ping(now)
         if self._again_at is not None and now >= self._again_at:
             self.start(self._config)

@@ -73,6 +73,7 @@ class Slot:
         self.draining = False
         self.drained_at = 0.0
         self.leaving: str | None = None  # why the worker wants to be replaced
+        self.failed: str | None = None  # which of its hooks has, and why, by its own word
         self.in_hand: dict[str, Held] = {}  # by the hex of its id, oldest first
         self.stops: dict[str, Stop] = {}
         self.head_since = 0.0  # monotonic: when the oldest one came to be the running one
@@ -89,7 +90,7 @@ class Slot:
         self.channel, self.nursery = channel, nursery
         self.serial += 1
         self.pid, self.greeted_as, self.ready, self.capacity = 0, 0, False, 1
-        self.killed_for, self.blameless = None, False
+        self.killed_for, self.blameless, self.failed = None, False, None
         self.draining, self.leaving, self.recalled, self.lost = False, None, False, False
         self.started_at = time.monotonic()
         self.stops.clear()

@@ -19,7 +19,7 @@ from typing import Any
 
 from forge import early, logs
 from forge.config import Config
-from forge.errors import DatabaseError, ExitCode, ForgeError
+from forge.errors import ConfigError, DatabaseError, ExitCode, ForgeError
 from forge.master.books import Books
 from forge.master.budgets import Budgets
 from forge.master.claiming import Claimer
@@ -80,6 +80,7 @@ class Master:
         self._bell, self._ringer = socket.socketpair()
         self._stop_by: float | None = None  # monotonic; None: not stopping
         self._ready = False  # all workers have been, once
+        self._exit_code = ExitCode.OK  # if nothing goes wrong at the end
         self._tick_at = 0.0  # monotonic: look at the clock then
         self._sometimes = Sometimes(60.0)
         self.lanes = Lanes()
@@ -130,18 +131,22 @@ class Master:
         gc.set_threshold(50_000, 20, 20)
         self._become_ready(began)
         self._until(lambda: self._stop_by is not None)
-        return self._drain()
+        return self._drain() or self._exit_code
 
     def _become_ready(self, began: float) -> None:
-        """Serve until every worker is there that should be, and say so; or that it has been told to stop. The cluster
-        can have this pod's services before: a queue whose workers do not start must not keep cron waiting."""
+        """Serve until every worker is there that should be, and say so; or that it has been told to stop, or that a
+        queue's workers cannot start: then it stops, which at any later time it would not do. The cluster can have this
+        pod's services before: a queue whose workers start slowly must not keep cron waiting."""
         self._until(lambda: self._settled_at_start or time.monotonic() - began > SLOW_START)
         self._duties.start()
         if not self._settled_at_start:
             log(f"not ready after {SLOW_START:.0f} s: {self.crew.missing()}", level=logging.WARNING)
             self._notifier.status(f"starting: {self.crew.missing()}")
         self._until(lambda: self._settled_at_start)
-        if self._stop_by is None:
+        if self._stop_by is None and (why := self._unable()):
+            self._stop_by, self._exit_code = time.monotonic(), ExitCode.START
+            log(f"{why}; stopping", level=logging.ERROR)
+        elif self._stop_by is None:
             self._ready = True
             log(f"{counted(self.crew.ready, 'worker')} ready in {time.monotonic() - began:.2f} s")
             self._tell_ready()
@@ -149,7 +154,11 @@ class Master:
 
     @property
     def _settled_at_start(self) -> bool:
-        return self._stop_by is not None or self.crew.all_ready
+        return self._stop_by is not None or self.crew.all_ready or self._unable() is not None
+
+    def _unable(self) -> str | None:
+        """Why there is no use in going on with the start; a reload that is under way may mend it."""
+        return None if self.nurseries.unsettled else self.crew.unable()
 
     def _tell_ready(self) -> None:
         """Also the end of a reload; but before all workers have been ready once, it is not."""
@@ -317,17 +326,17 @@ class Master:
 
     def _reload(self) -> None:
         """Read the settings again, and have a new zygote import the code again; the rest follows when it is ready."""
+        self._notifier.reloading()
         try:
             config = self._read_config()
             config.declared_queues()
+            if (config.database, config.schema) != (self.config.database, self.config.schema):
+                raise ConfigError("the database is another one, which takes a restart")
         except ForgeError as e:
             log(f"not reloaded: {e}; going on as before", level=logging.ERROR)
-            return
-        if (config.database, config.schema) != (self.config.database, self.config.schema):
-            log("not reloaded: the database is another one; that takes a restart", level=logging.ERROR)
+            self._tell_ready()
             return
         log("reloading")
-        self._notifier.reloading()
         self.nurseries.start(config)
 
     def _settled(self, config: Config | None) -> None:
@@ -381,6 +390,7 @@ class Master:
         """Give back what has not started, wait for what has, give back what will not end."""
         assert self._stop_by is not None
         self._notifier.stopping()
+        self.nurseries.give_up()
         self._duties.stop()
         self._claimer.stopping = True
         self.crew.stop(self._stop_by, notice(self.config.shutdown_timeout))

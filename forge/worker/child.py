@@ -145,15 +145,23 @@ class Worker:
                 try:
                     self._call(hook)
                 except BaseException as e:
-                    raise StartFailed(f"{_named(hook)} failed: {type(e).__name__}: {e}") from e
+                    raise StartFailed(self._hook_failed(hook, e)) from e
 
     def _stop_hooks(self) -> None:
         for app in reversed(self._apps):
             for hook in app.stopping:
                 try:
                     self._call(hook)
-                except BaseException:  # noqa: BLE001 (it leaves anyway)
+                except BaseException as e:  # noqa: BLE001 (it leaves anyway)
                     _log.exception("%s failed", _named(hook))
+                    self._hook_failed(hook, e)
+
+    def _hook_failed(self, hook: Callable[[], Any], error: BaseException) -> str:
+        """Tell whoever has started this worker, in one line; the answer is that line."""
+        why = " ".join(f"{_named(hook)} failed: {message_of(error)}".split())
+        with contextlib.suppress(OSError):  # it is gone
+            self._send(line_of(say="failed", why=why))
+        return why
 
     def _call(self, hook: Callable[[], Any]) -> None:
         answer = self._context.run(hook)

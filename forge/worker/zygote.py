@@ -17,7 +17,7 @@ import selectors
 import signal
 import socket
 import sys
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -28,10 +28,12 @@ import setproctitle
 from forge import config, logs
 from forge.config.model import QueueConfig
 from forge.descendants import adopt_orphans, end_all, kill_marked, mark, signal_at_parents_death
-from forge.errors import ForgeError
+from forge.errors import ForgeError, StartError
 from forge.protocol import Lines
 from forge.retry import DEFAULT_BACKOFF, Backoff
+from forge.worker import trial as trials
 from forge.worker.audit import Audit
+from forge.worker.bindings import elsewhere
 from forge.worker.builtin import BUILTIN
 from forge.worker.child import StartFailed, Worker
 from forge.worker.exec import become_program
@@ -60,6 +62,7 @@ class Zygote:
         self._control, self._parent = control, parent
         self._config: config.Config
         self._known: Known
+        self._audit: Audit
         self._children: dict[int, int] = {}  # workers and programs, each with the mark of its descendants
         # No other zygote has the same, in case its master runs in a worker of another one. The first is its own: what
         # the modules start when they are imported stays as long as it does.
@@ -69,26 +72,28 @@ class Zygote:
         self._environ = dict(os.environ)  # before the modules can change it: what programs are given
         self._retired = False
 
-    def run(self, config_path: str | None, flags: Mapping[str, str | None]) -> None:
-        """Everything, from the imports on."""
+    def run(self, config_path: str | None, flags: Mapping[str, str | None], trial: trials.Kind = "") -> None:
+        """Everything, from the imports on. With a trial, it is only ready if that has gone well."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is the master's to interpret
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         self._config = config.load(Path(config_path)) if config_path else config.load()
         logs.setup(self._config.logging, "zygote")
-        audit = Audit()
-        self._known = known_tasks(self._config, flags=flags, after_import=audit.look)
-        schedules, remarks = declared(self._config, self._known)
-        for remark in remarks:
-            logging.getLogger("forge.zygote").warning("%s", remark)
-        gc.collect()
-        gc.freeze()
-        told = [schedule.as_message() for schedule in schedules]
-        self._say(ready=True, kinds=_described(self._known), unsafe=audit.found, schedules=told)
         # SIGCHLD only has to interrupt the wait; children are collected in the loop.
         reader, writer = socket.socketpair()
         writer.setblocking(False)
+        self._audit = Audit()
+        self._known = known_tasks(self._config, flags=flags, after_import=self._audit.look)
+        schedules, remarks = declared(self._config, self._known)
+        for remark in (*remarks, *elsewhere(self._known, self._config)):
+            logging.getLogger("forge.zygote").warning("%s", remark)
+        gc.collect()
+        gc.freeze()
         signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
+        if trial:
+            self._try_workers(trial)
+        told = [schedule.as_message() for schedule in schedules]
+        self._say(ready=True, kinds=_described(self._known), unsafe=self._audit.found, schedules=told)
         # The master's death is no longer the end at once: there is something to do then.
         if PARENT_GONE:
             signal.signal(PARENT_GONE, lambda *_: None)
@@ -134,16 +139,46 @@ class Zygote:
 
     def _fork(self, label: str, serial: int, fd: int, *, alone: bool) -> None:
         """A worker of the queue that the label names; `alone`: one that runs a single job at a time."""
+        pid, why = self._start_worker(label, fd, alone=alone)
+        os.close(fd)
+        self._say(forked=label, serial=serial, pid=pid, error=why)
+
+    def _start_worker(
+        self, label: str, fd: int, *, alone: bool = False, unwanted: Sequence[socket.socket] = ()
+    ) -> tuple[int, str | None]:
+        """Its pid, or 0 and why there is none. `unwanted` are sockets of this process that it must not keep."""
         settings = self._config.queues.get(label.rpartition("/")[0], QueueConfig())
         if alone:
             settings = dataclasses.replace(settings, concurrency=1)
 
-        def become(parent: int) -> NoReturn:
-            _become_worker(parent, lambda: _worker(label, settings, fd, self._config, self._known), self._control)
+        def make() -> Worker:
+            for each in unwanted:
+                each.close()
+            self._audit.cut({fd})
+            return _worker(label, settings, fd, self._config, self._known)
 
-        pid, why = self._child(become)
-        os.close(fd)
-        self._say(forked=label, serial=serial, pid=pid, error=why)
+        return self._child(lambda parent: _become_worker(parent, make, self._control))
+
+    def _try_workers(self, kind: trials.Kind) -> None:
+        """See `forge.worker.trial`; `StartError` if that fails. Nothing is left of it then."""
+        tried: list[trials.Tried] = []
+        for queue in trials.one_of_each(self._config.queues):
+            each = trials.Tried(queue)
+            tried.append(each)
+            unwanted = [one.channel for one in tried]
+            each.pid, why = self._start_worker(each.label, each.theirs.fileno(), unwanted=unwanted)
+            each.theirs.close()
+            if not each.pid:
+                raise StartError(f"a worker of {queue} could not be forked: {why}")
+        trials.watch(tried, self._config.ready_within, self._how_ended)
+        kill_marked(lambda number: number != self._own_mark)  # what they had detached
+        trials.conclude(tried, kind)
+
+    def _how_ended(self, pid: int) -> int | None:
+        if (ended := _ended(self._children, pid)) is None:
+            return None
+        del self._children[pid]
+        return os.waitstatus_to_exitcode(ended[1])
 
     def _exec(self, order: dict[str, Any], fds: list[int]) -> None:
         """A child that becomes another program, in a group of its own; see `forge.worker.exec`."""
@@ -201,17 +236,18 @@ class Zygote:
         self._control.sendall(orjson.dumps(message) + b"\n")
 
 
-def _ended(known: Container[int]) -> tuple[int, int] | None:
-    """A child that has ended, and how. What is left of the group of a known one is killed before it is collected: until
-    then its number cannot be another's."""
+def _ended(known: Container[int], only: int = 0) -> tuple[int, int] | None:
+    """A child that has ended, any or this one, and how. What is left of the group of a known one is killed before it is
+    collected: until then its number cannot be another's."""
     if hasattr(os, "waitid"):
-        found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        which = os.P_PID if only else os.P_ALL
+        found = os.waitid(which, only, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if found is None:
             return None
         if found.si_pid in known:
             _kill_group(found.si_pid)
         return os.waitpid(found.si_pid, 0)
-    pid, status = os.waitpid(-1, os.WNOHANG)  # macOS
+    pid, status = os.waitpid(only or -1, os.WNOHANG)  # macOS
     if pid == 0:
         return None
     if pid in known:
@@ -280,14 +316,15 @@ def _described(known: Known) -> dict[str, Any]:
 
 
 def main() -> None:
-    """`python -m forge.worker.zygote FD PARENT CONFIG`, by the master alone."""
+    """`python -m forge.worker.zygote FD PARENT CONFIG [TRIAL]`, by the master alone."""
     fd, parent, path = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3] or None
+    trial: Any = sys.argv[4] if len(sys.argv) > 4 else ""
     die_with_parent(parent)
     adopt_orphans()
     setproctitle.setproctitle("forge: zygote")
     control = socket.socket(fileno=fd)
     try:
-        Zygote(control, parent).run(path, {})
+        Zygote(control, parent).run(path, {}, trial)
     except ForgeError as e:
         control.sendall(orjson.dumps({"failed": str(e), "code": int(e.exit_code)}) + b"\n")
     except (BrokenPipeError, ConnectionResetError):

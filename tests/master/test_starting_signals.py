@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from forge.errors import ExitCode
 from forge.master import supervisor
 
 from .conftest import TASKS, Pod, Project, eventually, making
@@ -132,40 +133,52 @@ def systemd(here: Project) -> Iterator[Systemd]:
 BROKEN = '\n\n@app.on_worker_start\ndef connect():\n    raise ConnectionError("no route")\n'
 
 
-def test_a_master_whose_workers_die_at_their_start_is_not_ready(here: Project, systemd: Systemd) -> None:
-    (here.folder / "tasks.py").write_text(TASKS + BROKEN)
+def test_a_master_one_of_whose_workers_dies_at_its_start_is_not_ready(here: Project, systemd: Systemd) -> None:
+    broken = BROKEN.replace("    raise", "    if '/1' in open('/proc/self/cmdline').read():\n        raise")
+    (here.folder / "tasks.py").write_text(TASKS + broken)
     here.configure(2)
     pod = here.launch()
-    eventually(lambda: pod.says("not ready after 10 s: 0 of 2 workers of default; worker default/"))
-    assert any("exited with 78" in line for line in pod.lines if "not ready after" in line)
-    eventually(lambda: any(line.startswith("STATUS=starting: 0 of 2 workers") for line in systemd.heard()))
+    eventually(lambda: pod.says("not ready after 10 s: 1 of 2 workers of default; worker default/1 ("))
+    assert any("exited with 78: tasks.connect" in line for line in pod.lines if "not ready after" in line)
+    eventually(lambda: any(line.startswith("STATUS=starting: 1 of 2 workers") for line in systemd.heard()))
     assert pod.stop() == 0
     assert "READY=1" not in systemd.heard() and not pod.says("ready in")
 
 
-def test_a_reload_that_mends_the_code_makes_it_ready(here: Project, systemd: Systemd) -> None:
+def test_a_master_none_of_whose_workers_can_start_says_that_it_stops(here: Project, systemd: Systemd) -> None:
     (here.folder / "tasks.py").write_text(TASKS + BROKEN)
     here.configure(2)
-    pod = here.launch()
-    eventually(lambda: pod.says("exited with 78"))
-    (here.folder / "tasks.py").write_text(f"{TASKS}\n# mended\n")
-    pod.process.send_signal(signal.SIGHUP)
-    eventually(lambda: pod.says("2 workers ready in"))
+    assert here.run().returncode == ExitCode.START
+    assert systemd.heard()[-2:] == ["STOPPING=1", "STATUS=stopping"]
+    assert "READY=1" not in systemd.heard()
+
+
+@pytest.mark.parametrize("settings", ["[queues.default]\n", "[queues.default]\nworkers = 1\n"])
+def test_a_reload_that_fails_is_over_all_the_same(here: Project, systemd: Systemd, settings: str) -> None:
+    pod = here.start()
     eventually(lambda: "READY=1" in systemd.heard())
+    (here.folder / "tasks.py").write_text(TASKS + BROKEN)
+    here.settings(settings)
+    pod.process.send_signal(signal.SIGHUP)
+    eventually(lambda: pod.says("not reloaded"))
+    eventually(lambda: systemd.heard().count("READY=1") == 2)
+    words = [word for word in systemd.heard() if word in ("READY=1", "RELOADING=1")]
+    assert words == ["READY=1", "RELOADING=1", "READY=1"]
     assert pod.stop() == 0
 
 
 def test_a_reload_while_it_starts_says_nothing_of_being_ready(here: Project, systemd: Systemd) -> None:
-    (here.folder / "tasks.py").write_text(TASKS + BROKEN)
     here.configure(1)
-    pod = here.launch()
-    eventually(lambda: pod.says("exited with 78"))
+    pod = starting(here, "hook")
+    (here.folder / "tasks.py").write_text(TASKS + BROKEN)
     pod.process.send_signal(signal.SIGHUP)
-    eventually(lambda: systemd.heard().count("RELOADING=1") == 1)
-    again: Callable[[], bool] = lambda: len([x for x in pod.lines if "exited with 78" in x]) >= 3  # noqa: E731
-    eventually(again)
-    assert pod.stop() == 0
+    eventually(lambda: pod.says("not reloaded: a worker of default cannot start"))
+    assert systemd.heard().count("RELOADING=1") == 1
     assert "READY=1" not in systemd.heard()
+    go_on(here)
+    pod.ready()
+    eventually(lambda: "READY=1" in systemd.heard())
+    assert pod.stop() == 0
 
 
 def test_a_pod_that_is_to_have_no_worker_is_ready_without_one(here: Project, systemd: Systemd) -> None:

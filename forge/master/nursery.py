@@ -15,6 +15,7 @@ from typing import Any
 
 from forge.descendants import parent_of
 from forge.errors import ConfigError, ExitCode, ForgeError
+from forge.fence import Fence
 from forge.master.checking import zygote_message
 from forge.protocol import Lines, ProtocolError, order_line
 from forge.storage.schedules import NewSchedule
@@ -27,12 +28,15 @@ READY_WITHIN = 60.0  # seconds for the imports
 class Nursery:
     """One zygote and its children. Ready once `receive` or `wait_until_ready` has heard so."""
 
-    def __init__(self, config_path: str | None, *, may_be_empty: bool = False) -> None:
-        """`may_be_empty`: there are pools or commands, so it is no mistake that the modules define no task."""
+    def __init__(self, config_path: str | None, *, may_be_empty: bool = False, fence: Fence | None = None) -> None:
+        """`may_be_empty`: there are pools or commands, so it is no mistake that the modules define no task. `fence` is
+        that of the zygotes before this one."""
         ours, theirs = socket.socketpair()
-        words = [str(theirs.fileno()), str(os.getpid()), config_path or ""]
+        self.fence = fence or Fence()
+        fds = [theirs.fileno(), self.fence.fd]
+        words = [str(fds[0]), str(os.getpid()), config_path or "", str(fds[1])]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "forge.worker.zygote", *words], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
+            [sys.executable, "-m", "forge.worker.zygote", *words], pass_fds=fds, stdin=subprocess.DEVNULL
         )
         theirs.close()
         ours.setblocking(False)

@@ -18,6 +18,7 @@ from typing import Any
 from forge.config import Config
 from forge.descendants import kill_marked, mark_of
 from forge.errors import ForgeError
+from forge.fence import Fence
 from forge.master.nursery import READY_WITHIN, Nursery
 from forge.master.telling import a_bug, log
 from forge.protocol import ProtocolError
@@ -29,11 +30,11 @@ LONGEST_PAUSE = 30.0
 PING_EVERY = 5.0  # seconds between questions to a zygote whether it is there
 
 
-def new_nursery(config: Config) -> Nursery:
-    """A zygote that imports what this configuration names."""
+def new_nursery(config: Config, fence: Fence | None = None) -> Nursery:
+    """A zygote that imports what this configuration names; `fence` is that of the zygotes before it."""
     path = str(config.path) if config.path else None
     commands = bool(config.commands.named or config.commands.allow_any)
-    return Nursery(path, may_be_empty=bool(not config.modules and (config.pools or commands)))
+    return Nursery(path, may_be_empty=bool(not config.modules and (config.pools or commands)), fence=fence)
 
 
 class Nurseries:
@@ -75,7 +76,7 @@ class Nurseries:
         if self._coming is not None:
             self._discard(self._coming[0])
         self._again_at = None
-        coming = new_nursery(config)
+        coming = new_nursery(config, self.current.fence)
         self._coming = coming, config
         self._watch(coming)
 

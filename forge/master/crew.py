@@ -110,7 +110,7 @@ class Crew:
         jobs = sum(len(slot.in_hand) for slot in self.slots())
         for slot in self.slots():
             if slot.channel is not None:
-                self.kill(slot, "the pod may have been taken for dead", blameless=True)
+                self.kill(slot, "no beat was confirmed", blameless=True)
         return jobs
 
     # -- life --------------------------------------------------------------------------------------------------

@@ -64,7 +64,7 @@ class Fencing:
         self._fenced = True
         jobs = self._crew.fence() + self._programs.fence()
         gone = f"what it ran is killed ({counted(jobs, 'job')})"
-        log(f"{self._silence}, and this pod may soon be taken for dead: {gone}", level=logging.ERROR)
+        log(f"{self._silence}, and others may soon take this pod's jobs: {gone}", level=logging.ERROR)
 
     def _reopen(self, *, quietly: bool = False) -> None:
         if self._fenced:

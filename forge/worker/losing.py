@@ -12,7 +12,7 @@ from forge.fence import Deadlines, clock
 __all__ = ["LOST", "Losing"]
 
 LOST = Why("the pod has lost its database, and others may take the job", "released")
-LONGEST = 1.0  # seconds between two looks at the times: they may be nearer by now
+LONGEST = 5.0  # seconds between two looks at the times: they may be nearer by now
 
 
 class Losing:

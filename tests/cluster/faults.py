@@ -39,16 +39,6 @@ def runs(n: int) -> int:
     return n
 
 
-PROGRAM = """
-import os, sys, time
-while True:
-    fd = os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND)
-    os.write(fd, f"RUN {sys.argv[2]} {os.getpid()} {time.monotonic()}\\\\n".encode())
-    os.close(fd)
-    time.sleep(0.01)
-"""
-
-
 @app.task(max_attempts=50)
 def is_told(ctx: Context, n: int) -> None:
     """Goes on whatever it is told."""
@@ -76,9 +66,22 @@ async def is_cancelled(n: int) -> None:
 
 @app.task(max_attempts=50)
 def detaches(n: int) -> int:
-    subprocess.Popen([sys.executable, "-c", PROGRAM, LEDGER, f"{n}-detached"], start_new_session=True)
+    program = [sys.executable, "says.py", LEDGER, f"{n}-detached"]
+    subprocess.Popen(program, start_new_session=True, stdin=subprocess.DEVNULL)
     return runs(n)
 '''
+
+# The same as a program, which runs a job of a pool, or a command.
+SAYS = """
+import os, sys, time
+
+sys.stdin.readline()
+while True:
+    fd = os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND)
+    os.write(fd, f"RUN {sys.argv[2]} {os.getpid()} {time.monotonic()}\\n".encode())
+    os.close(fd)
+    time.sleep(0.01)
+"""
 
 
 class Run(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -50,6 +51,7 @@ def project_at(folder: Path, url: str, workers: int) -> Iterator[Project]:
     for made in making(folder, url):
         with (folder / "tasks.py").open("a") as file:
             file.write(faults.TASKS)
+        (folder / "says.py").write_text(faults.SAYS)
         made.settings(SETTINGS.format(workers))
         yield made
 
@@ -166,6 +168,50 @@ def test_a_whole_tree_that_was_stopped_ends_its_jobs_as_it_wakes(wired: tuple[Pr
     assert len(late) <= 2 * 20
     (project.folder / "go").touch()
     assert sorted(job.result(timeout=60) for job in jobs) == [0, 1]
+
+
+@pytest.mark.parametrize("fault", [cut, stopped])
+def test_programs_end_like_handlers_and_nobody_is_to_blame(wired: tuple[Project, Wire], fault: Fault) -> None:
+    project, wire = wired
+    python = f'"{sys.executable}", "says.py", "{project.ledger}"'
+    pool = f'[pools.says]\nkind = "says"\nargv = [{python}, "pool"]\nsize = 2\n'
+    command = f'[commands.says]\nargv = [{python}, "command"]\n'
+    project.settings(SETTINGS.format(3) + pool + command)
+    pod = launch(project, wire.url).ready()
+    jobs: list[Any] = [project.app.enqueue("says", {}, max_attempts=1)]
+    jobs.append(project.app.enqueue("cmd_exec", {"command": "says"}, max_attempts=1))
+    eventually(lambda: {run.job for run in runs(project)} == {"pool", "command"})
+    old = runs(project)
+    with ExitStack() as healed:
+        fault(pod, wire, healed)
+        eventually(lambda: not any(alive(run.pid) for run in old))
+    eventually(lambda: len({(run.job, run.pid) for run in runs(project)}) == 4)
+    assert most_at_once(runs(project)) == 2
+    assert {(job.status, job.job().attempts, job.job().errors) for job in jobs} == {(Status.IN_PROGRESS, 1, ())}
+    assert not pod.says("SIGKILL"), "the idle one of the pool neither"
+
+
+@pytest.mark.parametrize("what", ["reload", "shutdown"])
+def test_a_pod_that_reloads_or_stops_fences_itself_too(project: Project, what: str) -> None:
+    project.settings("shutdown_timeout = 600\n" + SETTINGS.format(2))
+    pod = project.start()
+    project.enqueue("runs", 1, max_attempts=50)
+    eventually(lambda: runs(project))
+    (old,) = runs(project)
+    pod.process.send_signal(signal.SIGHUP if what == "reload" else signal.SIGTERM)
+    if what == "reload":
+        before = parent_of(old.pid)
+        eventually(lambda: [pid for pid in pod.children() if parent_of(pid) == before] == [old.pid])
+        project.enqueue("runs", 2, max_attempts=50)  # in a worker of the new zygote
+        eventually(lambda: len(runs(project)) == 2)
+        assert parent_of(runs(project)[1].pid) not in (before, None)
+    else:
+        eventually(lambda: pod.says("stopping: 1 jobs in hand"))
+    with continuing([pod.process.pid]):
+        pod.process.send_signal(signal.SIGSTOP)
+        eventually(lambda: project.app.storage.reap(STALE).jobs)
+        assert not any(alive(run.pid) for run in runs(project))
+    (project.folder / "go").touch()
 
 
 @pytest.mark.parametrize("fault", [cut, stopped])

@@ -1,6 +1,6 @@
 """Imports point one way. This walks every import statement of every module, also those inside functions.
 
-errors job retry config <- codec descendants fastpath logs protocol <- storage <- cluster <- app
+errors job retry config <- codec descendants fastpath fence logs protocol <- storage <- cluster <- app
 <- master|worker|web|faktory <- cli|testing
 """
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent
 
 LAYERS = [
     {"errors", "job", "retry", "config", "early", "failpoints"},
-    {"codec", "delays", "descendants", "fastpath", "_fastpath", "_fastpath_py", "logs", "protocol"},
+    {"codec", "delays", "descendants", "fastpath", "_fastpath", "_fastpath_py", "fence", "logs", "protocol"},
     {"storage"},
     {"cluster"},
     {"app", ""},  # "" is forge/__init__.py, the public face

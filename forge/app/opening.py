@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, ClassVar, cast
 
-from forge import config
+from forge.config import Config, load
 from forge.storage import Storage, open_storage
 
 __all__ = ["Opening", "lend"]
@@ -25,7 +25,7 @@ class Opening:
         self._database = database
         self._schema = schema
         self._lock = threading.RLock()
-        self._config: config.Config | None = None
+        self._config: Config | None = None
         self._storage: Storage | None = None
         self._ready: Storage | None = None  # the same, once its schema is known to fit
         self._known: weakref.WeakSet[Any] = weakref.WeakSet()  # connections of the caller's that were found to be right
@@ -33,15 +33,15 @@ class Opening:
         _openings.add(self)
 
     @property
-    def config(self) -> config.Config:
+    def config(self) -> Config:
         """The settings in force, read once."""
         if self._config is None:
             self._config = self.read_config()
         return self._config
 
-    def read_config(self) -> config.Config:
+    def read_config(self) -> Config:
         """The settings as they are now. Until it is used, an app has not taken any: they may still change."""
-        return config.load(database=self._database, schema=self._schema)
+        return load(database=self._database, schema=self._schema)
 
     @property
     def is_open(self) -> bool:
@@ -135,7 +135,7 @@ class Opening:
         return before
 
 
-_Target = tuple[Storage | None, config.Config | None]  # None: the configured one; not read yet
+_Target = tuple[Storage | None, Config | None]  # None: the configured one; not read yet
 _openings: weakref.WeakSet[Opening] = weakref.WeakSet()
 _inherited: list[Storage] = []
 

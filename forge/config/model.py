@@ -251,8 +251,9 @@ class Config(Section):
     )
     heartbeat: float = setting(1.0, "how often a pod says that it lives", low=0.05, high=3600, unit="seconds")
     stale_after: float = setting(
-        60.0, "the silence after which a pod's jobs are given to others", low=0.2, high=DAY, unit="seconds"
-    )
+        60.0, "the silence after which a pod's jobs are [given to others](cluster.md#a-pod-fences-itself)", low=1,
+        high=DAY, unit="seconds",
+    )  # fmt: skip
     capacity: int = setting(
         1, "this pod's part of the workers of its queues, compared with that of the others", low=1, high=10_000
     )

@@ -48,6 +48,7 @@ class Crew:
         self.nurseries: Nurseries  # set by whoever made both
         self.hear: Callable[[Slot], bool]  # the same; reads what a worker has said, False: nothing
         self.stopping = False  # nobody is replaced any more
+        self.fenced = False  # nobody is replaced for now
         self.notice = math.inf, 0.0  # monotonic: from when on jobs are told to stop, with this grace
         self.ready_within = 30.0  # seconds for a worker to say hello
         self._lanes, self._selector, self._ended = lanes, selector, ended
@@ -111,6 +112,16 @@ class Crew:
             slot.in_hand.clear()
             self.kill(slot, why, blameless=True)
 
+    def fence(self) -> int:
+        """The jobs in hand may soon be somebody else's: kill what runs them. They go back as the dead are buried, and
+        nobody is replaced until `fenced` is taken away. The answer is how many they are."""
+        self.fenced = True
+        jobs = sum(len(slot.in_hand) for slot in self.slots())
+        for slot in self.slots():
+            if slot.channel is not None:
+                self.kill(slot, "no beat was confirmed", blameless=True)
+        return jobs
+
     # -- life --------------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
@@ -145,7 +156,7 @@ class Crew:
 
     def _fill(self, slot: Slot, now: float) -> None:
         nursery = self.nurseries.current
-        if slot.retired or nursery.gone or now < self._respawn_at.get(slot, 0.0):
+        if slot.retired or self.fenced or nursery.gone or now < self._respawn_at.get(slot, 0.0):
             return
         self._respawn_at.pop(slot, None)
         channel = nursery.fork(slot.label, slot.serial + 1, alone=slot.alone)
@@ -334,7 +345,7 @@ class Crew:
             return
         pause = 0.0 if slot.nursery.gone else self._pause(slot, young, at_work=bool(left))
         self._respawn_at[slot] = now + pause
-        if left or not slot.nursery.gone:
+        if (left or not slot.nursery.gone) and not self.fenced:  # else that was said for all
             self._owed[slot] = f"{why}; {fate}"
             if pause or slot.nursery.gone:
                 self._tell_death(slot, f"worker starts {f'in {pause:.1f} s' if pause else 'again'}")

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from forge.descendants import how_it_ended, parent_of
 from forge.errors import ConfigError, ExitCode, ForgeError
+from forge.fence import Fence
 from forge.master.checking import zygote_message
 from forge.protocol import Lines, ProtocolError, order_line
 from forge.storage.schedules import NewSchedule
@@ -31,14 +32,23 @@ class Nursery:
     within = READY_WITHIN  # seconds from its start until it must be
 
     def __init__(
-        self, config_path: str | None, *, may_be_empty: bool = False, trial: Trial = "", ready_within: float = 0.0
+        self,
+        config_path: str | None,
+        *,
+        may_be_empty: bool = False,
+        trial: Trial = "",
+        ready_within: float = 0.0,
+        fence: Fence | None = None,
     ) -> None:
         """`may_be_empty`: there are pools or commands, so it is no mistake that the modules define no task. `trial`: it
-        is ready only if a worker can start, or start and stop, each within `ready_within`; see `forge.worker.trial`."""
+        is ready only if a worker can start, or start and stop, each within `ready_within`; see `forge.worker.trial`.
+        `fence` is that of the zygotes before this one."""
         ours, theirs = socket.socketpair()
-        words = [str(theirs.fileno()), str(os.getpid()), config_path or "", trial]
+        self.fence = fence or Fence()
+        fds = [theirs.fileno(), self.fence.fd]
+        words = [str(fds[0]), str(os.getpid()), config_path or "", str(fds[1]), trial]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "forge.worker.zygote", *words], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
+            [sys.executable, "-m", "forge.worker.zygote", *words], pass_fds=fds, stdin=subprocess.DEVNULL
         )
         theirs.close()
         ours.setblocking(False)

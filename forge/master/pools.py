@@ -303,7 +303,7 @@ class Pool:
                 if self._missing is not None and now - seat.child.started_at > SETTLED:
                     self._missing = None
                 seat.child.tick(now)
-            elif now >= seat.start_at and not self._retired and not self._yard.nursery.gone:
+            elif now >= seat.start_at and not (self._retired or self._yard.closed or self._yard.nursery.gone):
                 seat.child = Child(self._yard, seat.label, self)
                 self._yard.start(seat.child, self._recipe)
 

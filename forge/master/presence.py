@@ -1,7 +1,7 @@
 """The pod in the database: who it is, that it lives, what others want of it.
 
-A pod whose beats stop is reaped, and its jobs are given to others. So it trusts its claims only for as long after the
-start of its last beat as a reaper would: stopped in the middle and woken later, it starts nothing before it has asked.
+A pod whose beats stop is reaped, and its jobs are given to others. So whoever runs them is told of each beat that the
+database has taken, and when it began: see `forge.fence`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from uuid import UUID
 
 from forge.cluster.reaper import Streak
 from forge.config import Config, QueueConfig
+from forge.fence import clock
 from forge.master.couriers import Beater, Courier, Ears, Post
 from forge.master.identity import is_dead, own_label, own_name
 from forge.master.meter import Meter
@@ -34,7 +35,7 @@ ASK_EVERY = 0.25  # seconds between questions for cancellations that a wake-up f
 class Beat(NamedTuple):
     """What came of a beat."""
 
-    began: float  # monotonic
+    began: float  # by the clock of `forge.fence`
     who: Incarnation  # another one than before: the pod had been reaped
     cancels: list[tuple[UUID, int]]  # (job, token)
     shares: dict[str, int]  # workers that the pod may have, by queue
@@ -62,7 +63,6 @@ class Presence:
         self._storage, self._heart, self._config, self._post = storage, heart, config, post
         self._meter = meter or Meter()
         self.who: Incarnation
-        self.trusted_until = 0.0  # monotonic
         self.holding = False  # jobs are in hand, so somebody may want them cancelled
         self.idle: Sequence[str] = ()  # queues that could take jobs
         self.running: Mapping[str, int] = {}  # workers by queue; replaced as a whole
@@ -72,6 +72,7 @@ class Presence:
         self._beating_for: Incarnation
         self._ask_at = 0.0  # monotonic: of the last question that a wake-up led to, or of the one to come
         self.streak = Streak()  # of beats, for the reaper
+        self.confirmed: Callable[[float], None] = lambda _: None  # told of each beat that was: when it began
         self.nobody_leads: Callable[[], None] = lambda: None  # called when a pod has stopped to
         self.schedules_changed: Callable[[], None] = lambda: None  # called when one may have
         self.drained: Callable[[str], None] = lambda _: None  # called when somebody has drained that budget
@@ -85,9 +86,9 @@ class Presence:
         """Register, and start to beat and listen. Answers how many workers the pod may have, by queue."""
         self._queues = list(queues)
         self._bury_predecessors()
-        began = time.monotonic()
+        began = clock()
         self.who = self._beating_for = self._register(self._storage)
-        self.trusted_until = began + self._config.stale_after
+        self.confirmed(began)
         self._meter.ask_clock(self._storage)
         self.running = dict.fromkeys(queues, 0)
         shares = self._storage.shares.look(self.who, self.running)
@@ -145,21 +146,28 @@ class Presence:
         return run
 
     def _beat(self) -> Beat:
-        began, who = time.monotonic(), self._beating_for
+        began, asked, who = clock(), time.monotonic(), self._beating_for
         cancels: list[tuple[UUID, int]] = []
         if self.holding:
             alive, cancels = self._heart.pulse(who)
-            self._meter.took("beats", began)
+            self._beaten(began, asked, alive=alive)
             shares = self._shares() if alive else None
         else:
             shares = self._heart.shares.beat(who, self.running)
+            self._beaten(began, asked, alive=shares is not None)
             self._note_shares()
-            self._meter.took("beats", began)
-        self.streak.beat(self._config.stale_after)
         if shares is None:
             self._beating_for = self._register(self._heart)
             shares = self._shares()
         return Beat(began, self._beating_for, cancels, shares)
+
+    def _beaten(self, began: float, asked: float, *, alive: bool) -> None:
+        """The database has answered. A pod that is another one by now is confirmed by the loop, when it has ended what
+        was the other one's."""
+        if alive and self._beating_for is self.who:
+            self.confirmed(began)
+        self._meter.took("beats", asked)
+        self.streak.beat(self._config.stale_after)
 
     def _shares(self) -> dict[str, int]:
         shares = self._heart.shares.look(self._beating_for, self.running)
@@ -177,7 +185,6 @@ class Presence:
 
     def beaten(self, beat: Beat) -> bool:
         """False: the pod had been taken for dead, and is another one now."""
-        self.trusted_until = beat.began + self._config.stale_after
         self.is_back()
         same = beat.who is self.who
         self.who = beat.who

@@ -52,6 +52,7 @@ class Yard:
         self._living: dict[int, Process] = {}  # by number
         self._by_pid: dict[int, Process] = {}
         self.look_at = 0.0  # monotonic: somebody here wants to look at the clock then
+        self.closed = False  # nothing is to be started for now
 
     def start(self, process: Process, recipe: Recipe) -> None:
         """Have the zygote exec it."""

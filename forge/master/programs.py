@@ -184,6 +184,23 @@ class Programs:
             process.drop()
         self.places.forget()
 
+    def fence(self) -> int:
+        """The jobs may soon be somebody else's: all programs are killed, and none is started until `resume`. The
+        answer is how many of them ran."""
+        if self._yard is None:
+            return 0
+        self._yard.closed = True
+        running, idle = list(self._running()), [child for pool in self._all_pools() for child in pool.children()]
+        for process in {*running, *idle}:
+            if (job := process.drop()) is not None:
+                self.places.finish(Ending(job, Released()))
+        return len(running)
+
+    def resume(self) -> None:
+        """Programs may be started again."""
+        if self._yard is not None:
+            self._yard.closed, self._yard.look_at = False, 0.0
+
     # -- inside ------------------------------------------------------------------------------------------------
 
     def _place(self, claims: Sequence[Claim]) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 from forge.config import Config
 from forge.descendants import kill_marked, mark_of
 from forge.errors import ForgeError
+from forge.fence import Fence
 from forge.master.nursery import Nursery, Trial
 from forge.master.telling import a_bug, log
 from forge.protocol import ProtocolError
@@ -30,12 +31,12 @@ LONGEST_PAUSE = 30.0
 PING_EVERY = 5.0  # seconds between questions to a zygote whether it is there
 
 
-def new_nursery(config: Config, trial: Trial = "") -> Nursery:
-    """A zygote that imports what this configuration names."""
+def new_nursery(config: Config, trial: Trial = "", fence: Fence | None = None) -> Nursery:
+    """A zygote that imports what this configuration names; `fence` is that of the zygotes before it."""
     path = str(config.path) if config.path else None
     commands = bool(config.commands.named or config.commands.allow_any)
     empty = bool(not config.modules and (config.pools or commands))
-    return Nursery(path, may_be_empty=empty, trial=trial, ready_within=config.ready_within)
+    return Nursery(path, may_be_empty=empty, trial=trial, ready_within=config.ready_within, fence=fence)
 
 
 class Nurseries:
@@ -75,7 +76,7 @@ class Nurseries:
     def start(self, config: Config) -> None:
         """Have a new one take over once it is ready."""
         self.give_up()
-        coming = new_nursery(config, "" if self.current.gone else "start")
+        coming = new_nursery(config, "" if self.current.gone else "start", self.current.fence)
         self._coming = coming, config
         self._watch(coming)
 

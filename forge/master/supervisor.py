@@ -27,6 +27,7 @@ from forge.master.commands import Hidden
 from forge.master.couriers import Courier, Then
 from forge.master.crew import Crew
 from forge.master.duties import Duties
+from forge.master.fencing import Fencing
 from forge.master.hearing import Hearing
 from forge.master.lanes import Lane, Lanes, arrange
 from forge.master.meter import Meter
@@ -105,6 +106,8 @@ class Master:
         self.programs = Programs(self._selector, self._writer.end, self._free_places, log, hidden, self._deaths)
         self.programs.configure(config, nursery)
         self.programs.places.ran = self._meter.ran
+        self.fencing = Fencing(nursery.fence, self.crew, self.programs, config.stale_after)
+        self.presence.confirmed = self.fencing.confirm
         self._claimer.take = self.programs.take
         parts = (self.lanes, self.programs, self._claimer, self._offers, self._writer)
         self._books = Books(storage, self.presence, *parts)
@@ -173,11 +176,12 @@ class Master:
             while self._news:
                 kind, *parts = self._news.popleft()
                 getattr(self, f"_news_{kind}")(*parts)
+            self.fencing.look()
             now = time.monotonic()
             self._notifier.alive(now)
             if now >= self._tick_at or now >= self._budgets.due or self.crew.urgent:
                 self._tick(now)
-            serving = self._serving(now)
+            serving = self._serving
             self._run_programs(now, serving)
             for lane in self.lanes.staffed:
                 if serving:
@@ -208,16 +212,19 @@ class Master:
         return lane.places - lane.working if lane is not None else 0
 
     def _heard(self, nursery: Nursery, message: dict[str, Any]) -> None:
+        self.fencing.look()
         if not self.programs.heard(nursery, message):
             self.crew.heard(nursery, message)
 
-    def _serving(self, now: float) -> bool:
-        return self._stop_by is None and now < self.presence.trusted_until
+    @property
+    def _serving(self) -> bool:
+        return self._stop_by is None and self.fencing.open
 
     def _patience(self) -> float:
         now = time.monotonic()
         at = [self._tick_at, self._notifier.due, self.programs.due(), self._budgets.due, self._writer.due]
-        if self._serving(now) and not self._writer.behind:  # else the news that they are written ends the wait
+        at.append(self.fencing.due(now))
+        if self._serving and not self._writer.behind:  # else the news that they are written ends the wait
             at += [look for lane in self.lanes.staffed if (look := lane.next_look()) is not None]
         return max(min(at) - now, 0.0)
 
@@ -289,7 +296,7 @@ class Master:
 
     def _news_beat(self, beat: Beat) -> None:
         if not self.presence.beaten(beat):
-            self._lost()
+            self._lost(beat)
         elif self._stop_by is None and self._ready:
             self._notifier.status(self._summary())
         self._news_cancels(beat.cancels)
@@ -304,7 +311,7 @@ class Master:
                 self._writer.release(lane.cancel(wanted, now))
             self._tick_at = now
 
-    def _lost(self) -> None:
+    def _lost(self, beat: Beat) -> None:
         """Reaped: the jobs in hand are somebody else's now. Kill what runs them and go on as a new pod."""
         log("this pod had been taken for dead; starting over as a new one", level=logging.ERROR)
         self._writer.forget()
@@ -315,6 +322,7 @@ class Master:
             lane.suspects.waiting.clear()
         self.crew.forget("the pod had been taken for dead")
         self._books.start_over()
+        self.fencing.start_over(beat.began)
 
     # -- settings ----------------------------------------------------------------------------------------------
 
@@ -346,6 +354,7 @@ class Master:
             old, self.config = self.config, config
             change_logs(config)
             self.presence.change(config, self._clerk)
+            self.fencing.stale_after = config.stale_after
             self._duties.change(config)
             self._budgets.change(config.limits)
             self._make_lanes(serving=True)

@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import copy_context
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 from uuid import UUID
 
 import orjson
@@ -31,12 +31,14 @@ from forge.app.opening import Opening
 from forge.app.registry import Owner
 from forge.config.model import QueueConfig
 from forge.delays import by_default, called
+from forge.fence import Deadlines
 from forge.job import Cancelled, Claim, Ending, Failed, Released
 from forge.logs import current_job, write_stacks
 from forge.protocol import MAX_LINE, MOST_UNANSWERED, line_of, reply_line, within_limit
 from forge.retry import Backoff
 from forge.worker.asking import MasterLink
 from forge.worker.line import Line
+from forge.worker.losing import LOST, Losing
 from forge.worker.outcomes import can_be_awaited, message_of
 from forge.worker.reading import Reading
 from forge.worker.recycling import Recycling
@@ -72,8 +74,9 @@ class Worker:
         *,
         apps: Iterable[Forge] = (),
         give_up_after: float | None = None,
+        deadlines: Deadlines | None = None,
     ) -> None:
-        """`apps` are those whose start and stop hooks are called."""
+        """`apps` are those whose start and stop hooks are called; `deadlines` are those of the master's fence."""
         self._label = label
         self._channel = channel
         self._settings = settings or QueueConfig()
@@ -92,6 +95,7 @@ class Worker:
         self._titled: Context | None = None  # the job that the process title shows
         self._context = copy_context()  # with what start hooks set in it; each job runs in a copy of its own
         self._recycling = Recycling(self._settings)
+        self._losing = Losing(deadlines)
         self._plain: dict[str, tuple[Handler, Owner, Callable[..., Any], bool, bool]] = {}
         self._ready = select.poll()
         self._ready.register(channel, select.POLLIN)
@@ -309,11 +313,13 @@ class Worker:
         """Milliseconds until something is to be done even if nothing comes."""
         idle = self._received == self._replied
         if not self.replies and (idle or (self._titled is not None and not self._jobs)):
-            return None
+            return None if idle else self._losing.patience()
         return TICK
 
     def _tick(self) -> None:
         self.flush()
+        if (step := self._losing.step()) is not None:
+            self._lose(step)
         if self._titled is None:
             longest = min(self._runner.running(), key=lambda ctx: ctx._began, default=None)
             if longest is not None and time.monotonic() - longest._began >= TICK / 1000:
@@ -342,6 +348,15 @@ class Worker:
                     self._interrupt(ctx)
             case "stacks":
                 write_stacks(f"worker {self._label}")
+
+    def _lose(self, step: Literal["tell", "interrupt"]) -> None:
+        """The pod has lost its database: what has not started does not, and what runs is to stop."""
+        self._recall()
+        for ctx in list(self._runner.running()):
+            if step == "tell" and ctx._why is None:
+                ctx._stop(LOST)
+            elif step == "interrupt" and ctx._why is LOST:
+                self._interrupt(ctx)
 
     def _take_in(self, claims: list[Claim | None]) -> None:
         """And leave the list empty."""

@@ -11,6 +11,7 @@ import dataclasses
 import gc
 import itertools
 import logging
+import math
 import os
 import random
 import selectors
@@ -29,6 +30,7 @@ from forge import config, logs
 from forge.config.model import QueueConfig
 from forge.descendants import adopt_orphans, end_all, kill_marked, mark, signal_at_parents_death
 from forge.errors import ForgeError, StartError
+from forge.fence import Deadlines, clock
 from forge.protocol import Lines
 from forge.retry import DEFAULT_BACKOFF, Backoff
 from forge.worker import trial as trials
@@ -45,6 +47,7 @@ __all__ = ["die_with_parent", "main"]
 # The signal that tells of the master's death: one that no module has a use for. Elsewhere the closed socket must do.
 PARENT_GONE = signal.SIGRTMIN if sys.platform == "linux" else 0
 LEAVE_WITHIN = 1.5  # seconds for everything below it to be gone; only what the kernel itself waits for takes any time
+UNKILLED = 0.01  # seconds between two looks at what is to be killed, and is not gone yet
 START_FAILED = 78  # the exit code of a worker whose start hook raised; EX_CONFIG of sysexits.h
 
 
@@ -58,8 +61,8 @@ def die_with_parent(parent: int) -> None:
 class Zygote:
     """Imports, then forks until told to stop. What its workers and programs detach comes to it, and goes with them."""
 
-    def __init__(self, control: socket.socket, parent: int) -> None:
-        self._control, self._parent = control, parent
+    def __init__(self, control: socket.socket, parent: int, deadlines: Deadlines) -> None:
+        self._control, self._parent, self._deadlines = control, parent, deadlines
         self._config: config.Config
         self._known: Known
         self._audit: Audit
@@ -112,7 +115,7 @@ class Zygote:
         while not (self._retired and not self._children):
             if os.getppid() != self._parent:
                 self._leave_nobody_behind()
-            for key, _ in selector.select():
+            for key, _ in selector.select(self._patience()):
                 if key.fileobj is woken:
                     woken.recv(4096)
                     continue
@@ -123,6 +126,20 @@ class Zygote:
                 for line in lines.feed(data):
                     self._obey(orjson.loads(line), fds)
             self._collect()
+            self._fence()
+
+    def _patience(self) -> float | None:
+        """Seconds until its children may no longer run, as things stand."""
+        left = self._deadlines.kill_at - clock() if self._children else math.inf
+        return None if left == math.inf else max(left, UNKILLED)
+
+    def _fence(self) -> None:
+        """Others may soon take the pod for dead, and its jobs: nothing that runs them may be there then. See
+        `forge.fence`: its master may be cut off, or stopped; it says no word here."""
+        now = clock()  # before the time that is compared with it is read
+        if now >= self._deadlines.kill_at:
+            for pid in self._children:
+                _kill_group(pid)
 
     def _obey(self, order: dict[str, Any], fds: list[int]) -> None:
         if order["do"] == "retire":
@@ -155,7 +172,7 @@ class Zygote:
             for each in unwanted:
                 each.close()
             self._audit.cut({fd})
-            return _worker(label, settings, fd, self._config, self._known)
+            return _worker(label, settings, fd, self._config, self._known, self._deadlines)
 
         return self._child(lambda parent: _become_worker(parent, make, self._control))
 
@@ -260,7 +277,9 @@ def _kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def _worker(label: str, queue: QueueConfig, fd: int, settings: config.Config, known: Known) -> Worker:
+def _worker(
+    label: str, queue: QueueConfig, fd: int, settings: config.Config, known: Known, deadlines: Deadlines
+) -> Worker:
     """In the child: a worker of a queue with these settings."""
     logs.setup(settings.logging, label)
     return Worker(
@@ -270,6 +289,7 @@ def _worker(label: str, queue: QueueConfig, fd: int, settings: config.Config, kn
         queue,
         apps=known.apps,
         give_up_after=settings.unknown_kind_ttl,
+        deadlines=deadlines,
     )
 
 
@@ -316,15 +336,15 @@ def _described(known: Known) -> dict[str, Any]:
 
 
 def main() -> None:
-    """`python -m forge.worker.zygote FD PARENT CONFIG [TRIAL]`, by the master alone."""
-    fd, parent, path = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3] or None
-    trial: Any = sys.argv[4] if len(sys.argv) > 4 else ""
+    """`python -m forge.worker.zygote FD PARENT CONFIG FENCE [TRIAL]`, by the master alone."""
+    fd, parent, path, deadlines = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3] or None, Deadlines(int(sys.argv[4]))
+    trial: Any = sys.argv[5] if len(sys.argv) > 5 else ""
     die_with_parent(parent)
     adopt_orphans()
     setproctitle.setproctitle("forge: zygote")
     control = socket.socket(fileno=fd)
     try:
-        Zygote(control, parent).run(path, {}, trial)
+        Zygote(control, parent, deadlines).run(path, {}, trial)
     except ForgeError as e:
         control.sendall(orjson.dumps({"failed": str(e), "code": int(e.exit_code)}) + b"\n")
     except (BrokenPipeError, ConnectionResetError):

@@ -1,4 +1,5 @@
-"""After an outage of the database only those are taken for dead who are."""
+"""After an outage of the database only those are taken for dead who are; but a pod cannot tell an outage from being cut
+off, and ends its handlers when it has lasted too long."""
 
 from __future__ import annotations
 
@@ -49,8 +50,10 @@ def test_a_restart_of_the_database_is_not_a_massacre(project: Project, server: S
     eventually(lambda: any(pod.says("had gone silent") for pod in alive))
     said = [line for pod in alive for line in pod.lines if "had gone silent" in line]
     assert len(said) == 1 and "1 pod had gone silent; 0 jobs" in said[0]
+    assert all(pod.says("what it ran is killed") and pod.says("workers start anew") for pod in alive)
     (project.folder / "go").touch()
     assert job.result(timeout=30) == "went"
-    assert len(project.events("START")) == 1
-    assert not any(pod.says("taken for dead") for pod in alive)
+    assert len(project.events("START")) == 2
+    assert (job.job().attempts, job.job().crashes, job.job().errors) == (1, 0, ())
+    assert not any(pod.says("had been taken for dead") for pod in alive)
     eventually(lambda: {pod.pid for pod in project.app.storage.pods()} == {pod.process.pid for pod in alive})

@@ -24,7 +24,7 @@ raise SystemExit(forge.cli.master.main())
 
 def test_a_pod_holds_five_connections_with_sixty_four_workers(project_on_postgres: Project) -> None:
     project = project_on_postgres
-    project.settings("heartbeat = 0.1\nstale_after = 1.0\n[queues.default]\nmax_workers = 64\n")
+    project.settings("heartbeat = 0.1\nstale_after = 30\n[queues.default]\nmax_workers = 64\n")
     pod = project.start()
     jobs = [project.app.job("tasks.slow", {"args": [n, 0.0], "kwargs": {}}) for n in range(2000)]
     project.app.enqueue_many(jobs)

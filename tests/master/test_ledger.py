@@ -61,7 +61,7 @@ def hogged(project: Project, seconds: int) -> Any:
 
 
 def test_a_handler_that_keeps_the_interpreters_lock_is_not_taken_for_dead(project: Project) -> None:
-    project.settings("heartbeat = 0.2\nstale_after = 1.0\n[queues.default]\nmax_workers = 2\n")
+    project.settings("heartbeat = 0.2\nstale_after = 2.5\n[queues.default]\nmax_workers = 2\n")
     assert hogged(project, seconds=4).attempts == 1
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 import pytest
 
+from forge.fence import Fence
 from forge.job import Claim
 from forge.protocol import Lines, job_line, order_line
 from tests.worker.conftest import Driven
@@ -37,10 +38,10 @@ def mine():
 class Zygote:
     def __init__(self, folder: Path) -> None:
         self.control, theirs = socket.socketpair()
-        words = [str(theirs.fileno()), str(os.getpid()), str(folder / "forge.toml")]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "forge.worker.zygote", *words], pass_fds=[theirs.fileno()], cwd=folder
-        )
+        self.fence = Fence()
+        fds = [theirs.fileno(), self.fence.fd]
+        words = [str(fds[0]), str(os.getpid()), str(folder / "forge.toml"), str(fds[1])]
+        self.process = subprocess.Popen([sys.executable, "-m", "forge.worker.zygote", *words], pass_fds=fds, cwd=folder)
         theirs.close()
         self._lines, self._came = Lines(), list[dict[str, Any]]()
 

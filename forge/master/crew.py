@@ -16,6 +16,7 @@ from forge.logs import stacks
 from forge.master.lanes import Lane
 from forge.master.meter import Processes
 from forge.master.nursery import Nursery, how_it_ended
+from forge.master.outputs import Outputs
 from forge.master.rolling import Nurseries
 from forge.master.slots import Slot, Stop
 from forge.master.stopping import leave, overdue, press, timed_out
@@ -50,6 +51,7 @@ class Crew:
         self.stopping = False  # nobody is replaced any more
         self.notice = math.inf, 0.0  # monotonic: from when on jobs are told to stop, with this grace
         self.ready_within = 30.0  # seconds for a worker to say hello
+        self.outputs = Outputs(selector)
         self._lanes, self._selector, self._ended = lanes, selector, ended
         self._gone: dict[Slot, float] = {}  # workers whose channel has closed, since when
         self._exits: dict[Slot, int] = {}  # how workers ended; told by the zygote
@@ -139,12 +141,14 @@ class Crew:
         if slot.retired or nursery.gone or now < self._respawn_at.get(slot, 0.0):
             return
         self._respawn_at.pop(slot, None)
-        channel = nursery.fork(slot.label, slot.serial + 1, alone=slot.alone)
+        output = self.outputs.open(slot)
+        channel = nursery.fork(slot.label, slot.serial + 1, alone=slot.alone, output=output)
         slot.open(channel, nursery)
         self._selector.register(channel, selectors.EVENT_READ, lambda: self._on_channel(slot))
 
     def _on_channel(self, slot: Slot) -> None:
         if slot not in self._gone:  # since the wait for news ended
+            self.outputs.read()  # what it wrote before it said that a job has ended
             self.hear(slot)
         self._is_ready(slot)
 
@@ -301,6 +305,7 @@ class Crew:
         young = not slot.ready or now - slot.started_at < YOUNG
         if slot.nursery.gone:
             self._kill_group(slot)  # what its handlers started; else the zygote has seen to that
+        self.outputs.close(slot)
         left = slot.close()
         if slot.draining and not left:
             if slot.leaving is not None and not self.stopping:

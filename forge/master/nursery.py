@@ -123,11 +123,15 @@ class Nursery:
             raise ConfigError(f'{"; ".join(self.unsafe)}; fork_safety = "warn" starts all the same')
         return [f"not safe to fork: {sentence}" for sentence in self.unsafe]
 
-    def fork(self, label: str, serial: int, *, alone: bool = False) -> socket.socket:
+    def fork(
+        self, label: str, serial: int, *, alone: bool = False, output: tuple[int, int] | None = None
+    ) -> socket.socket:
         """Ask for a worker, `alone` for one of capacity 1; the answer is our end of its channel, usable at once. The
-        zygote tells `{"forked": label, "serial": …, "pid": …}`, with an `error` and no pid if it could not."""
+        zygote tells `{"forked": label, "serial": …, "pid": …}`, with an `error` and no pid if it could not. `output`
+        are its stdout and stderr, which are the zygote's from here on; else it has the zygote's own."""
         ours, theirs = socket.socketpair()
-        self._order(order_line("fork", label=label, serial=serial, alone=alone), [theirs.detach()])
+        line = order_line("fork", label=label, serial=serial, alone=alone, output=output is not None)
+        self._order(line, [theirs.detach(), *(output or ())])
         return ours
 
     def exec(

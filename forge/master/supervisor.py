@@ -165,6 +165,8 @@ class Master:
                 kind, *parts = self._news.popleft()
                 getattr(self, f"_news_{kind}")(*parts)
             now = time.monotonic()
+            if now >= self.crew.outputs.due:
+                self.crew.outputs.tick(now)
             self._notifier.alive(now)
             if now >= self._tick_at or now >= self._budgets.due or self.crew.urgent:
                 self._tick(now)
@@ -208,6 +210,7 @@ class Master:
     def _patience(self) -> float:
         now = time.monotonic()
         at = [self._tick_at, self._notifier.due, self.programs.due(), self._budgets.due, self._writer.due]
+        at.append(self.crew.outputs.due)
         if self._serving(now) and not self._writer.behind:  # else the news that they are written ends the wait
             at += [look for lane in self.lanes.staffed if (look := lane.next_look()) is not None]
         return max(min(at) - now, 0.0)
@@ -392,6 +395,7 @@ class Master:
         self.crew.kill_all()
         self.programs.close()
         for slot in self.crew.slots():
+            self.crew.outputs.close(slot)
             self._writer.release(slot.close(), "the master was stopped")
         by = max(self._stop_by, time.monotonic() + WRITE_WITHIN)
         self._until(lambda: not self._writer.unwritten or time.monotonic() >= by)

@@ -31,6 +31,7 @@ from forge.descendants import adopt_orphans, end_all, kill_marked, mark, signal_
 from forge.errors import ForgeError
 from forge.protocol import Lines
 from forge.retry import DEFAULT_BACKOFF, Backoff
+from forge.worker import output
 from forge.worker.audit import Audit
 from forge.worker.builtin import BUILTIN
 from forge.worker.child import StartFailed, Worker
@@ -124,7 +125,8 @@ class Zygote:
             self._retired = True
         elif order["do"] == "fork":
             label = order["label"]
-            self._fork(label, order["serial"], fds.pop(0), alone=order["alone"])
+            mine = [fds.pop(0) for _ in range(3 if order.get("output") else 1)]
+            self._fork(label, order["serial"], mine, alone=order["alone"])
         elif order["do"] == "exec":
             self._exec(order, [fds.pop(0) for _ in range(3)])
         elif order["do"] == "stacks":
@@ -132,17 +134,19 @@ class Zygote:
         elif order["do"] == "ping":
             self._say(pong=True)
 
-    def _fork(self, label: str, serial: int, fd: int, *, alone: bool) -> None:
-        """A worker of the queue that the label names; `alone`: one that runs a single job at a time."""
+    def _fork(self, label: str, serial: int, fds: list[int], *, alone: bool) -> None:
+        """A worker of the queue that the label names; `alone`: one that runs a single job at a time. Its descriptors
+        are the channel, and what it has as stdout and stderr, if not ours."""
         settings = self._config.queues.get(label.rpartition("/")[0], QueueConfig())
         if alone:
             settings = dataclasses.replace(settings, concurrency=1)
 
         def become(parent: int) -> NoReturn:
-            _become_worker(parent, lambda: _worker(label, settings, fd, self._config, self._known), self._control)
+            _become_worker(parent, lambda: _worker(label, settings, fds, self._config, self._known), self._control)
 
         pid, why = self._child(become)
-        os.close(fd)
+        for fd in fds:
+            os.close(fd)
         self._say(forked=label, serial=serial, pid=pid, error=why)
 
     def _exec(self, order: dict[str, Any], fds: list[int]) -> None:
@@ -224,12 +228,14 @@ def _kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def _worker(label: str, queue: QueueConfig, fd: int, settings: config.Config, known: Known) -> Worker:
+def _worker(label: str, queue: QueueConfig, fds: list[int], settings: config.Config, known: Known) -> Worker:
     """In the child: a worker of a queue with these settings."""
+    channel, *pipes = fds
+    output.take_pipes(pipes)
     logs.setup(settings.logging, label)
     return Worker(
         label,
-        socket.socket(fileno=fd),
+        socket.socket(fileno=channel),
         known.handlers,
         queue,
         apps=known.apps,
@@ -262,7 +268,8 @@ def _become_worker(parent: int, make: Callable[[], Worker], control: socket.sock
         traceback.print_exc()
     finally:
         with suppress(Exception):
-            sys.stdout.flush()
+            sys.stdout.flush()  # a handler may have made it another
+            output.finish()
         os._exit(code)
 
 
@@ -285,6 +292,7 @@ def main() -> None:
     die_with_parent(parent)
     adopt_orphans()
     setproctitle.setproctitle("forge: zygote")
+    output.install()
     control = socket.socket(fileno=fd)
     try:
         Zygote(control, parent).run(path, {})

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from forge.descendants import kill_group
+from forge.host_limits import explain
 from forge.job import Claim, Ending, Released
 from forge.logs import stacks
 from forge.master.lanes import Lane
@@ -21,7 +22,7 @@ from forge.master.rolling import Nurseries
 from forge.master.slots import Slot, Stop
 from forge.master.stopping import leave, overdue, press, timed_out
 from forge.master.suspects import ZYGOTE_DIED
-from forge.master.telling import counted, log
+from forge.master.telling import Sometimes, counted, log
 from forge.protocol import MOST_UNANSWERED, ProtocolError, order_line
 
 __all__ = ["Crew"]
@@ -33,6 +34,7 @@ LONGEST_PAUSE = 30.0
 # The same where jobs are to blame. Each of them is dead after a few crashes, so there is an end to it, and the others
 # wait for a worker meanwhile: the first few times there is no pause at all.
 LONGEST_PAUSE_BY_JOBS, NO_PAUSE_BY_JOBS = 0.8, 3
+NO_ROOM_PAUSE = 1.0  # seconds until a worker is asked for again that there were too few open files for
 ROLL_PATIENCE = 5.0  # a worker with a job that takes longer does not hold up the replacement of the others
 
 
@@ -60,6 +62,7 @@ class Crew:
         self._owed: dict[Slot, str] = {}  # deaths to be told of together with the start of the next worker
         self._rolling = False
         self._last_death = ""  # of a worker: how
+        self._sometimes = Sometimes(60.0)
 
     def slots(self) -> Iterator[Slot]:
         """All of them."""
@@ -141,10 +144,20 @@ class Crew:
         if slot.retired or nursery.gone or now < self._respawn_at.get(slot, 0.0):
             return
         self._respawn_at.pop(slot, None)
-        output = self.outputs.open(slot)
+        try:
+            output = self.outputs.open(slot)
+        except OSError as e:
+            self._no_room(slot, e, now)
+            return
         channel = nursery.fork(slot.label, slot.serial + 1, alone=slot.alone, output=output)
         slot.open(channel, nursery)
         self._selector.register(channel, selectors.EVENT_READ, lambda: self._on_channel(slot))
+
+    def _no_room(self, slot: Slot, error: OSError, now: float) -> None:
+        self._respawn_at[slot] = now + NO_ROOM_PAUSE
+        self._last_death = f"worker {slot.label} cannot be started: {explain(error) or error}"
+        if self._sometimes(slot.queue, now):
+            log(f"{self._last_death}; it is tried again", level=logging.WARNING)
 
     def _on_channel(self, slot: Slot) -> None:
         if slot not in self._gone:  # since the wait for news ended

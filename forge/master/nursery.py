@@ -15,6 +15,7 @@ from typing import Any
 
 from forge.descendants import parent_of
 from forge.errors import ConfigError, ExitCode, ForgeError
+from forge.host_limits import explain, files_at_start
 from forge.master.checking import zygote_message
 from forge.protocol import Lines, ProtocolError, order_line
 from forge.storage.schedules import NewSchedule
@@ -29,12 +30,10 @@ class Nursery:
 
     def __init__(self, config_path: str | None, *, may_be_empty: bool = False) -> None:
         """`may_be_empty`: there are pools or commands, so it is no mistake that the modules define no task."""
-        ours, theirs = socket.socketpair()
-        words = [str(theirs.fileno()), str(os.getpid()), config_path or ""]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "forge.worker.zygote", *words], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
-        )
-        theirs.close()
+        try:
+            self.process, ours = _start_zygote(config_path)
+        except OSError as e:
+            raise ForgeError(f"the zygote cannot be started: {explain(e, forking=True) or e}") from e
         ours.setblocking(False)
         self.control = ours
         self.ready = False
@@ -52,9 +51,11 @@ class Nursery:
 
     def wait_until_ready(self) -> None:
         """The modules are imported. What went wrong there is raised here, in one line."""
+        control = select.poll()  # `select()` knows 1,024 descriptors, and a master may have more
+        control.register(self.control, select.POLLIN)
         while not self.ready:
             left = self.started_at + READY_WITHIN - time.monotonic()
-            if left <= 0 or not select.select([self.control], [], [], left)[0]:
+            if left <= 0 or not control.poll(left * 1000):
                 self.kill()
                 raise self.too_slow()
             try:
@@ -200,6 +201,19 @@ class Nursery:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+
+
+def _start_zygote(config_path: str | None) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """The process, and our end of its channel."""
+    ours, theirs = socket.socketpair()
+    words = [str(theirs.fileno()), str(os.getpid()), config_path or "", str(files_at_start())]
+    command = [sys.executable, "-m", "forge.worker.zygote", *words]
+    with theirs:
+        try:
+            return subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL), ours
+        except OSError:
+            ours.close()
+            raise
 
 
 def how_it_ended(status: int | None) -> str:

@@ -16,6 +16,7 @@ import time
 from typing import Literal
 
 from forge import logs
+from forge.host_limits import pipes
 from forge.logs import RunningJob
 from forge.master.slots import Slot
 from forge.printing import Allowance, Cutter
@@ -31,11 +32,11 @@ PATIENCE = 1.0  # seconds for the end of a line, and for more lines before it is
 class Output:
     """One pipe of one worker."""
 
-    def __init__(self, slot: Slot, stream: Literal["stdout", "stderr"], allowance: Allowance) -> None:
+    def __init__(self, slot: Slot, stream: Literal["stdout", "stderr"], fd: int, allowance: Allowance) -> None:
         self.slot, self._stream = slot, stream
         self._cutter = Cutter(allowance)
-        self.fd, self.theirs = os.pipe()
-        os.set_blocking(self.fd, False)
+        self.fd = fd
+        os.set_blocking(fd, False)
         self.paused = False  # what is in the pipe may be of a job that has ended
         self._job: RunningJob | None = None  # whose the last bytes were
 
@@ -86,21 +87,22 @@ class Outputs:
         self._paused: list[Output] = []
         self._unfinished: dict[Output, float] = {}  # when to finish it, monotonic
         self.due = math.inf  # monotonic: `tick` then
+        self._selector = selector
         selector.register(self._pipes.fileno(), selectors.EVENT_READ, self.read)
 
     def open(self, slot: Slot) -> tuple[int, int]:
-        """For a new process: the ends of the pipes that are its own, for it to close."""
+        """For a new process: the ends of the pipes that are its own, for it to close. `OSError` if there are none."""
         self.close(slot)
+        (stdout, theirs_out), (stderr, theirs_err) = pipes(2)
         allowance = Allowance(PER_SECOND, AT_ONCE)
-        outputs = self._outputs.setdefault(slot, [])
-        for stream in ("stdout", "stderr"):
-            outputs.append(Output(slot, stream, allowance))
-            self._pipes.register(outputs[-1].fd, selectors.EVENT_READ, outputs[-1])
-        return outputs[0].theirs, outputs[1].theirs
+        self._outputs[slot] = [Output(slot, "stdout", stdout, allowance), Output(slot, "stderr", stderr, allowance)]
+        for output in self._outputs[slot]:
+            self._pipes.register(output.fd, selectors.EVENT_READ, output)
+        return theirs_out, theirs_err
 
     def read(self) -> None:
         """Log what has come."""
-        for key, _ in self._pipes.select(0):
+        for key, _ in self._pipes.select(0) if self._outputs else ():
             output: Output = key.data
             data = output.read()
             if data is None:
@@ -128,6 +130,13 @@ class Outputs:
             del self._unfinished[output]
             output.finish()
         self.due = min(self._unfinished.values(), default=math.inf)
+
+    def close_all(self) -> None:
+        """At the end of the master."""
+        for slot in list(self._outputs):
+            self.close(slot)
+        self._selector.unregister(self._pipes.fileno())
+        self._pipes.close()
 
     def close(self, slot: Slot) -> None:
         """Its process is gone. While it is known what jobs it had."""

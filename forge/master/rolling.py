@@ -18,6 +18,7 @@ from typing import Any
 from forge.config import Config
 from forge.descendants import kill_marked, mark_of
 from forge.errors import ForgeError
+from forge.host_limits import make_room
 from forge.master.nursery import READY_WITHIN, Nursery
 from forge.master.telling import a_bug, log
 from forge.protocol import ProtocolError
@@ -31,6 +32,7 @@ PING_EVERY = 5.0  # seconds between questions to a zygote whether it is there
 
 def new_nursery(config: Config) -> Nursery:
     """A zygote that imports what this configuration names."""
+    make_room(config)
     path = str(config.path) if config.path else None
     commands = bool(config.commands.named or config.commands.allow_any)
     return Nursery(path, may_be_empty=bool(not config.modules and (config.pools or commands)))
@@ -75,7 +77,12 @@ class Nurseries:
         if self._coming is not None:
             self._discard(self._coming[0])
         self._again_at = None
-        coming = new_nursery(config)
+        try:
+            coming = new_nursery(config)
+        except ForgeError as e:
+            self._coming = None
+            self._not_replaced(str(e))
+            return
         self._coming = coming, config
         self._watch(coming)
 
@@ -190,6 +197,9 @@ class Nurseries:
         assert self._coming is not None
         self._discard(self._coming[0])
         self._coming = None
+        self._not_replaced(why)
+
+    def _not_replaced(self, why: str) -> None:
         if self.current.gone:
             self._try_again(f"no new zygote: {why}")
         else:

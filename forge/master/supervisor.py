@@ -394,8 +394,8 @@ class Master:
         self._until(self._drained)
         self.crew.kill_all()
         self.programs.close()
+        self.crew.outputs.close_all()
         for slot in self.crew.slots():
-            self.crew.outputs.close(slot)
             self._writer.release(slot.close(), "the master was stopped")
         by = max(self._stop_by, time.monotonic() + WRITE_WITHIN)
         self._until(lambda: not self._writer.unwritten or time.monotonic() >= by)

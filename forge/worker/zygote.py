@@ -8,11 +8,13 @@ after the imports says so, or names what a module has left running.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import gc
 import itertools
 import logging
 import os
 import random
+import resource
 import selectors
 import signal
 import socket
@@ -29,6 +31,7 @@ from forge import config, logs
 from forge.config.model import QueueConfig
 from forge.descendants import adopt_orphans, end_all, kill_marked, mark, signal_at_parents_death
 from forge.errors import ForgeError
+from forge.host_limits import explain
 from forge.protocol import Lines
 from forge.retry import DEFAULT_BACKOFF, Backoff
 from forge.worker import output
@@ -124,11 +127,17 @@ class Zygote:
         if order["do"] == "retire":
             self._retired = True
         elif order["do"] == "fork":
-            label = order["label"]
-            mine = [fds.pop(0) for _ in range(3 if order.get("output") else 1)]
-            self._fork(label, order["serial"], mine, alone=order["alone"])
+            mine, why = _taken(fds, 3 if order.get("output") else 1)
+            if why is None:
+                self._fork(order["label"], order["serial"], mine, alone=order["alone"])
+            else:
+                self._say(forked=order["label"], serial=order["serial"], pid=0, error=why)
         elif order["do"] == "exec":
-            self._exec(order, [fds.pop(0) for _ in range(3)])
+            mine, why = _taken(fds, 3)
+            if why is None:
+                self._exec(order, mine)
+            else:
+                self._say(started=order["number"], pid=0, error=why)
         elif order["do"] == "stacks":
             logs.write_stacks("the zygote")
         elif order["do"] == "ping":
@@ -170,7 +179,7 @@ class Zygote:
         try:
             pid = os.fork()
         except OSError as e:  # no room for another process now
-            return 0, str(e)
+            return 0, explain(e, forking=True) or str(e)
         if pid == 0:
             try:
                 mark(number)
@@ -203,6 +212,16 @@ class Zygote:
 
     def _say(self, **message: Any) -> None:
         self._control.sendall(orjson.dumps(message) + b"\n")
+
+
+def _taken(fds: list[int], count: int) -> tuple[list[int], str | None]:
+    """So many of those that came with an order; or none, and why: the kernel drops what there is no room for."""
+    mine, fds[:count] = fds[:count], []
+    if len(mine) == count:
+        return mine, None
+    for fd in mine:
+        os.close(fd)
+    return [], explain(OSError(errno.EMFILE, ""))
 
 
 def _ended(known: Container[int]) -> tuple[int, int] | None:
@@ -262,10 +281,13 @@ def _become_worker(parent: int, make: Callable[[], Worker], control: socket.sock
         logging.getLogger("forge.worker").error(str(e), exc_info=e.__cause__)  # noqa: TRY400 (of the cause)
     except (BrokenPipeError, ConnectionResetError):
         pass  # the master is gone
-    except BaseException:  # noqa: BLE001 (nothing may run on into the zygote's code)
-        import traceback
+    except BaseException as e:  # noqa: BLE001 (nothing may run on into the zygote's code)
+        if words := explain(e):
+            logging.getLogger("forge.worker").error("%s", words)  # noqa: TRY400 (it says it all)
+        else:
+            import traceback
 
-        traceback.print_exc()
+            traceback.print_exc()
     finally:
         with suppress(Exception):
             sys.stdout.flush()  # a handler may have made it another
@@ -287,9 +309,11 @@ def _described(known: Known) -> dict[str, Any]:
 
 
 def main() -> None:
-    """`python -m forge.worker.zygote FD PARENT CONFIG`, by the master alone."""
+    """`python -m forge.worker.zygote FD PARENT CONFIG FILES`, by the master alone."""
     fd, parent, path = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3] or None
     die_with_parent(parent)
+    if sys.argv[4:]:  # what workers are to have, where the master has taken more for itself
+        resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[4]), resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     adopt_orphans()
     setproctitle.setproctitle("forge: zygote")
     output.install()

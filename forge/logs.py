@@ -236,6 +236,10 @@ def setup(config: LoggingConfig, who: str) -> None:
     _handler = handler
 
 
+def _stderr_fd() -> int:
+    return 2 if _stderr is None else _stderr.fileno()
+
+
 def printed(
     text: str, stream: Literal["stdout", "stderr"], *, who: str | None = None, job: RunningJob | None = None
 ) -> None:
@@ -243,7 +247,8 @@ def printed(
 
     To forge's own handler alone. One that a module has added to the root logger may write to `sys.stderr`, and would be
     told of its own line for ever."""
-    if _handler is None:
+    if _handler is None:  # not set up yet: what is said then may be why it never will be
+        os.write(_stderr_fd(), f"{escaped(text)}\n".encode(errors="backslashreplace"))
         return
     level = logging.INFO if stream == "stdout" else logging.WARNING
     record = logging.LogRecord(f"forge.{stream}", level, "", 0, text, None, None)
@@ -287,7 +292,7 @@ def write_stacks(who: str) -> None:
     """
     for thread, where in stacks():
         text = f"{who} ({os.getpid()}), {escaped(thread)}\n{_below(where)}\n"
-        os.write(2 if _stderr is None else _stderr.fileno(), text.encode(errors="backslashreplace"))
+        os.write(_stderr_fd(), text.encode(errors="backslashreplace"))
 
 
 class Sometimes:

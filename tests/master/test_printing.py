@@ -81,6 +81,12 @@ def old_stream(text: str) -> None:
 
 
 @app.task
+def closes() -> None:
+    print("closed")
+    sys.stdout.close()
+
+
+@app.task
 def below_python(text: str, then: str = "") -> None:
     os.write(1, f"raw {text}\\n".encode())
     subprocess.run(["sh", "-c", f"echo program {text}; echo error {text} >&2"], check=True)
@@ -237,6 +243,15 @@ def test_a_line_without_an_end_comes_with_a_flush_or_the_end_of_its_job(
     second = project.enqueue("flushes", "so far", "flushed")
     assert line(pod, "so far")["job_id"] == str(id_of(second))
     go(project, "flushed")
+
+
+def test_a_handler_that_closes_its_output_closes_nobody_elses(project: Project, printing: Callable[..., Pod]) -> None:
+    pod = printing()
+    project.enqueue("closes")
+    line(pod, "closed")
+    handle: Any = project.enqueue("prints", "still here")
+    assert handle.result(timeout=60) is None
+    line(pod, "still here")
 
 
 def test_a_process_that_a_handler_forks_prints_its_own_lines_only(

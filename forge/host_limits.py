@@ -90,10 +90,10 @@ def make_room(config: Config) -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
 
-def files_at_start() -> int:
-    """The soft limit of open files that children are to have: more than they expect would hurt those that use
-    `select()`, which knows 1,024."""
-    return _at_start or _files()[0]
+def files_at_start() -> int | None:
+    """The soft limit of open files that children are to have, if this process has taken more: that would hurt those
+    that use `select()`, which knows 1,024."""
+    return _at_start
 
 
 def _files() -> tuple[int, int]:

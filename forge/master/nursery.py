@@ -206,7 +206,7 @@ class Nursery:
 def _start_zygote(config_path: str | None) -> tuple[subprocess.Popen[bytes], socket.socket]:
     """The process, and our end of its channel."""
     ours, theirs = socket.socketpair()
-    words = [str(theirs.fileno()), str(os.getpid()), config_path or "", str(files_at_start())]
+    words = [str(theirs.fileno()), str(os.getpid()), config_path or "", str(files_at_start() or "")]
     command = [sys.executable, "-m", "forge.worker.zygote", *words]
     with theirs:
         try:

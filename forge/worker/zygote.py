@@ -312,7 +312,7 @@ def main() -> None:
     """`python -m forge.worker.zygote FD PARENT CONFIG FILES`, by the master alone."""
     fd, parent, path = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3] or None
     die_with_parent(parent)
-    if sys.argv[4:]:  # what workers are to have, where the master has taken more for itself
+    if "".join(sys.argv[4:]):  # what workers are to have, where the master has taken more for itself
         resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[4]), resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     adopt_orphans()
     setproctitle.setproctitle("forge: zygote")

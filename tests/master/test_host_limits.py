@@ -21,6 +21,8 @@ from tests.master import conftest
 from tests.master.conftest import Pod, Project, eventually
 from tests.master.rig import Rig
 
+pytestmark = pytest.mark.impl_free
+
 TASKS = """
 import errno, os, resource, threading
 from forge import Forge

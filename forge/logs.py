@@ -8,10 +8,12 @@ newlines and other control characters written as escapes, and the lines of a tra
 
 A record that is emitted while a job runs carries the job's id, kind, queue and attempt; which job that is
 stands in a context variable, so it is right in threads and under asyncio, and costs nothing until something is logged.
+A line that a handler prints is a record too, with the same fields and the `stream` it was printed to.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -25,7 +27,7 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from io import TextIOWrapper
 from logging.handlers import WatchedFileHandler
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TextIO
 from uuid import UUID
 
 import orjson
@@ -43,6 +45,8 @@ __all__ = [
     "TextFormatter",
     "current_job",
     "escaped",
+    "keep_stderr",
+    "printed",
     "reopen",
     "setup",
     "stacks",
@@ -106,8 +110,7 @@ class JobFields(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         job = current_job.get()
         if job is not None:
-            for name, value in zip(JOB_FIELDS, (str(job.id), job.kind, job.queue, job.attempt), strict=True):
-                record.__dict__.setdefault(name, value)
+            _add_job(record, job)
         return True
 
 
@@ -122,6 +125,8 @@ class TextFormatter(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (the standard library's name)
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
         line = f"{clock} {escaped(str(getattr(record, 'who', self._who)))}  {escaped(_cut(record.message))}"
+        if hasattr(record, "stream") and hasattr(record, "job_id"):
+            line += escaped(f"  [{getattr(record, 'kind', '?')} {record.job_id}]")
         details = getattr(record, DETAILS, None)
         return line if details is None else f"{line}\n{_below(str(details))}"
 
@@ -194,6 +199,14 @@ def _made_private(path: str, flags: int) -> int:
 
 
 _handler: logging.Handler | None = None
+_stderr: TextIO | None = None  # where the log is written to without a file, if not to `sys.stderr`
+
+
+def keep_stderr() -> None:
+    """What is standard error now stays where the log goes, whatever `sys.stderr` and the descriptor 2 become: those are
+    what handlers print to, which comes to the log by `printed`."""
+    global _stderr  # noqa: PLW0603 (as global as the descriptor)
+    _stderr = open(os.dup(2), "w", 1, encoding="utf-8", errors="backslashreplace")  # noqa: SIM115 (for good)
 
 
 def setup(config: LoggingConfig, who: str) -> None:
@@ -207,7 +220,7 @@ def setup(config: LoggingConfig, who: str) -> None:
         handler: logging.Handler = (
             LogFile(config.file, encoding="utf-8", errors="backslashreplace")
             if config.file
-            else logging.StreamHandler(sys.stderr)
+            else logging.StreamHandler(_stderr or sys.stderr)
         )
     except OSError as e:
         raise ConfigError(f"cannot write the log file {config.file}: {e.strerror}; see file in [logging]") from None
@@ -216,10 +229,40 @@ def setup(config: LoggingConfig, who: str) -> None:
     root = logging.getLogger()
     if _handler is not None:
         root.removeHandler(_handler)
-        _handler.close()
+        with contextlib.suppress(OSError):  # what it could not write before it cannot write now
+            _handler.close()
     root.addHandler(handler)
     root.setLevel(config.level.upper())
     _handler = handler
+
+
+def _stderr_fd() -> int:
+    return 2 if _stderr is None else _stderr.fileno()
+
+
+def printed(
+    text: str, stream: Literal["stdout", "stderr"], *, who: str | None = None, job: RunningJob | None = None
+) -> None:
+    """Log a line that was printed: always, whatever the `level`. Of the `job` that runs here, if none is named.
+
+    To forge's own handler alone. One that a module has added to the root logger may write to `sys.stderr`, and would be
+    told of its own line for ever."""
+    if _handler is None:  # not set up yet: what is said then may be why it never will be
+        os.write(_stderr_fd(), f"{escaped(text)}\n".encode(errors="backslashreplace"))
+        return
+    level = logging.INFO if stream == "stdout" else logging.WARNING
+    record = logging.LogRecord(f"forge.{stream}", level, "", 0, text, None, None)
+    record.stream = stream
+    if who is not None:
+        record.who = who
+    if job is not None:
+        _add_job(record, job)
+    _handler.handle(record)
+
+
+def _add_job(record: logging.LogRecord, job: RunningJob) -> None:
+    for name, value in zip(JOB_FIELDS, (str(job.id), job.kind, job.queue, job.attempt), strict=True):
+        record.__dict__.setdefault(name, value)
 
 
 def reopen() -> None:
@@ -249,7 +292,7 @@ def write_stacks(who: str) -> None:
     """
     for thread, where in stacks():
         text = f"{who} ({os.getpid()}), {escaped(thread)}\n{_below(where)}\n"
-        os.write(2, text.encode(errors="backslashreplace"))
+        os.write(_stderr_fd(), text.encode(errors="backslashreplace"))
 
 
 class Sometimes:

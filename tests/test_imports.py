@@ -19,7 +19,8 @@ ROOT = Path(__file__).parent.parent
 
 LAYERS = [
     {"errors", "job", "retry", "config", "early", "failpoints"},
-    {"codec", "delays", "descendants", "fastpath", "_fastpath", "_fastpath_py", "fence", "logs", "protocol"},
+    {"codec", "delays", "descendants", "fastpath", "_fastpath", "_fastpath_py", "fence", "host_limits", "logs"}
+    | {"printing", "protocol"},
     {"storage"},
     {"cluster"},
     {"app", ""},  # "" is forge/__init__.py, the public face

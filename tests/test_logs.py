@@ -47,6 +47,24 @@ def test_text_is_the_time_who_and_the_message(file: Path) -> None:
     assert second.endswith(" mail  of the queue")
 
 
+def test_a_printed_line_is_a_record_whatever_the_level(file: Path) -> None:
+    logs.setup(LoggingConfig(file=file, format="json", level="error"), "mail/3")
+    logs.printed("100 %s", "stdout")
+    logs.printed("from below", "stderr", who="mail/4", job=Running())
+    first, second = lines(file)
+    assert (first["message"], first["who"], first["stream"], first["level"]) == ("100 %s", "mail/3", "stdout", "info")
+    assert "job_id" not in first
+    assert (second["who"], second["job_id"], second["queue"], second["level"]) == ("mail/4", str(ID), "mail", "warning")
+
+
+def test_a_line_printed_before_there_is_a_log_goes_to_standard_error(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "_handler", None)
+    logs.printed("too early\x1b", "stdout")
+    assert capfd.readouterr().err == "too early\\x1b\n"
+
+
 def test_text_has_the_traceback_below(file: Path) -> None:
     logs.setup(LoggingConfig(file=file), "mail/3")
     try:

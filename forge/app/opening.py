@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, ClassVar, cast
 
-from forge.config import Config, load
+from forge.config import Config, load, mask
 from forge.storage import Storage, open_storage
 
 __all__ = ["Opening", "lend"]
@@ -58,7 +58,7 @@ class Opening:
     @property
     def shown(self) -> str:
         """The database's URL as people may see it."""
-        return config.mask(self.config.database if self._lent is None else self._lent.url)
+        return mask(self.config.database if self._lent is None else self._lent.url)
 
     @property
     def is_lent(self) -> bool:

@@ -28,6 +28,7 @@ from forge.cli import (
 from forge.cli import top as live
 from forge.cli.common import Cli, Parser, for_terminal
 from forge.errors import ExitCode, ForgeError
+from forge.host_limits import explain
 
 __all__ = ["main", "report"]
 
@@ -59,7 +60,10 @@ def report(run: Callable[[], int], words: Sequence[str]) -> int:
         return BROKEN_PIPE
     except SystemExit as e:  # --help
         return e.code if isinstance(e.code, int) else ExitCode.OK
-    except Exception:  # noqa: BLE001 (the last line of defence, and it says so)
+    except Exception as e:  # noqa: BLE001 (the last line of defence, and it says so)
+        if limit := explain(e):
+            _complain(f"error: {limit}", words)
+            return ExitCode.INTERNAL
         _complain(f"{traceback.format_exc()}error: this is a bug in forge; please report the lines above", words)
         return ExitCode.INTERNAL
     return code

@@ -16,6 +16,7 @@ from forge.cli.project import native
 from forge.config import scrub
 from forge.errors import ExitCode, ForgeError
 from forge.fastpath import IMPL
+from forge.host_limits import limits
 from forge.worker.bindings import elsewhere
 from forge.worker.modules import known_tasks
 
@@ -159,7 +160,24 @@ def _modules(cli: Cli) -> Iterator[Check]:
         yield Check("warn", "modules", sentence)
 
 
+def _limits(cli: Cli) -> Iterator[Check]:
+    found = list(limits(cli.config))
+    short = [limit for limit in found if limit.has < limit.all]
+    for limit in short:
+        if limit.has < limit.least:
+            yield Check("error", "limits", limit.words, ExitCode.CONFIG)
+        else:
+            yield Check("warn", "limits", limit.words)
+    if not short:
+        yield Check("ok", "limits", ", ".join(f"{limit.all:,} of {limit.has:,} {limit.name} needed" for limit in found))
+
+
 Look = Callable[[Cli], Iterator[Check]]
-LOOKS: tuple[Look, ...] = (_python, _extension, _config, _database, _schema, _modules)
+LOOKS: tuple[Look, ...] = (_python, _extension, _config, _database, _schema, _modules, _limits)
 # What must have been found in order first: one cause, one line.
-NEEDS: dict[Look, tuple[str, ...]] = {_database: ("config",), _schema: ("config", "database"), _modules: ("config",)}
+NEEDS: dict[Look, tuple[str, ...]] = {
+    _database: ("config",),
+    _schema: ("config", "database"),
+    _modules: ("config",),
+    _limits: ("config",),
+}

@@ -20,6 +20,7 @@ from forge.cluster.services import TIMEOUT
 from forge.config import Config
 from forge.descendants import adopt_orphans
 from forge.errors import ExitCode
+from forge.host_limits import check_room
 from forge.master.notify import Notifier
 from forge.master.nursery import Nursery
 from forge.master.presence import prepare
@@ -60,6 +61,8 @@ def _run(words: list[str]) -> int:
         shown = os.path.relpath(cli.config.path) if cli.config.path else "(none)"
         log(f"forge {__version__} ({native()})  pid {os.getpid()}  config {shown}")
         cli.config.declared_queues()
+        for line in check_room(cli.config):
+            log(line, level=logging.WARNING)
         take_pid_file(cli)
         take_sqlite_file(cli)
         _say_what_is_not_run(cli.config)

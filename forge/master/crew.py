@@ -11,16 +11,18 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from forge.descendants import how_it_ended, kill_group
+from forge.host_limits import explain
 from forge.job import Claim, Ending, Released
 from forge.logs import stacks
 from forge.master.lanes import Lane
 from forge.master.meter import Processes
 from forge.master.nursery import Nursery
+from forge.master.outputs import Outputs
 from forge.master.rolling import Nurseries
 from forge.master.slots import Slot, Stop
 from forge.master.stopping import leave, overdue, press, timed_out
 from forge.master.suspects import ZYGOTE_DIED
-from forge.master.telling import counted, log
+from forge.master.telling import Sometimes, counted, log
 from forge.protocol import MOST_UNANSWERED, ProtocolError, order_line
 
 __all__ = ["Crew"]
@@ -32,6 +34,7 @@ LONGEST_PAUSE = 30.0
 # The same where jobs are to blame. Each of them is dead after a few crashes, so there is an end to it, and the others
 # wait for a worker meanwhile: the first few times there is no pause at all.
 LONGEST_PAUSE_BY_JOBS, NO_PAUSE_BY_JOBS = 0.8, 3
+NO_ROOM_PAUSE = 1.0  # seconds until a worker is asked for again that there were too few open files for
 ROLL_PATIENCE = 5.0  # a worker with a job that takes longer does not hold up the replacement of the others
 
 
@@ -51,6 +54,7 @@ class Crew:
         self.fenced = False  # nobody is replaced for now
         self.notice = math.inf, 0.0  # monotonic: from when on jobs are told to stop, with this grace
         self.ready_within = 30.0  # seconds for a worker to say hello
+        self.outputs = Outputs(selector)
         self._lanes, self._selector, self._ended = lanes, selector, ended
         self._gone: dict[Slot, float] = {}  # workers whose channel has closed, since when
         self._exits: dict[Slot, int] = {}  # how workers ended; told by the zygote
@@ -60,6 +64,7 @@ class Crew:
         self._rolling = False
         self._last_death = ""  # of a worker: how
         self._unable: dict[Slot, str] = {}  # whose last worker ended before it was ready: how
+        self._sometimes = Sometimes(60.0)
 
     def slots(self) -> Iterator[Slot]:
         """All of them."""
@@ -159,12 +164,24 @@ class Crew:
         if slot.retired or self.fenced or nursery.gone or now < self._respawn_at.get(slot, 0.0):
             return
         self._respawn_at.pop(slot, None)
-        channel = nursery.fork(slot.label, slot.serial + 1, alone=slot.alone)
+        try:
+            output = self.outputs.open(slot)
+        except OSError as e:
+            self._no_room(slot, e, now)
+            return
+        channel = nursery.fork(slot.label, slot.serial + 1, alone=slot.alone, output=output)
         slot.open(channel, nursery)
         self._selector.register(channel, selectors.EVENT_READ, lambda: self._on_channel(slot))
 
+    def _no_room(self, slot: Slot, error: OSError, now: float) -> None:
+        self._respawn_at[slot] = now + NO_ROOM_PAUSE
+        self._last_death = f"worker {slot.label} cannot be started: {explain(error) or error}"
+        if self._sometimes(slot.queue, now):
+            log(f"{self._last_death}; it is tried again", level=logging.WARNING)
+
     def _on_channel(self, slot: Slot) -> None:
         if slot not in self._gone:  # since the wait for news ended
+            self.outputs.read()  # what it wrote before it said that a job has ended
             self.hear(slot)
         self._is_ready(slot)
 
@@ -329,6 +346,7 @@ class Crew:
         said = f": {slot.failed}" if slot.failed and not slot.ready else ""
         if slot.nursery.gone:
             self._kill_group(slot)  # what its handlers started; else the zygote has seen to that
+        self.outputs.close(slot)
         left = slot.close()
         if slot.draining and not left:
             if slot.leaving is not None and not self.stopping:

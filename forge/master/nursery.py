@@ -15,6 +15,7 @@ from typing import Any, Literal
 from forge.descendants import how_it_ended, parent_of
 from forge.errors import ConfigError, ExitCode, ForgeError
 from forge.fence import Fence
+from forge.host_limits import explain, files_at_start
 from forge.master.checking import zygote_message
 from forge.protocol import Lines, ProtocolError, order_line
 from forge.storage.schedules import NewSchedule
@@ -43,14 +44,11 @@ class Nursery:
         """`may_be_empty`: there are pools or commands, so it is no mistake that the modules define no task. `trial`: it
         is ready only if a worker can start, or start and stop, each within `ready_within`; see `forge.worker.trial`.
         `fence` is that of the zygotes before this one."""
-        ours, theirs = socket.socketpair()
-        self.fence = fence or Fence()
-        fds = [theirs.fileno(), self.fence.fd]
-        words = [str(fds[0]), str(os.getpid()), config_path or "", str(fds[1]), trial]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "forge.worker.zygote", *words], pass_fds=fds, stdin=subprocess.DEVNULL
-        )
-        theirs.close()
+        try:
+            self.fence = fence or Fence()
+            self.process, ours = _start_zygote(config_path, self.fence, trial)
+        except OSError as e:
+            raise ForgeError(f"the zygote cannot be started: {explain(e, forking=True) or e}") from e
         ours.setblocking(False)
         self.control = ours
         self.ready = False
@@ -70,9 +68,11 @@ class Nursery:
 
     def wait_until_ready(self) -> None:
         """The modules are imported. What went wrong there is raised here, in one line."""
+        control = select.poll()  # `select()` knows 1,024 descriptors, and a master may have more
+        control.register(self.control, select.POLLIN)
         while not self.ready:
             left = self.started_at + self.within - time.monotonic()
-            if left <= 0 or not select.select([self.control], [], [], left)[0]:
+            if left <= 0 or not control.poll(left * 1000):
                 self.kill()
                 raise self.too_slow()
             try:
@@ -140,11 +140,15 @@ class Nursery:
             raise ConfigError(f'{"; ".join(self.unsafe)}; fork_safety = "warn" starts all the same')
         return [f"not safe to fork: {sentence}" for sentence in self.unsafe]
 
-    def fork(self, label: str, serial: int, *, alone: bool = False) -> socket.socket:
+    def fork(
+        self, label: str, serial: int, *, alone: bool = False, output: tuple[int, int] | None = None
+    ) -> socket.socket:
         """Ask for a worker, `alone` for one of capacity 1; the answer is our end of its channel, usable at once. The
-        zygote tells `{"forked": label, "serial": …, "pid": …}`, with an `error` and no pid if it could not."""
+        zygote tells `{"forked": label, "serial": …, "pid": …}`, with an `error` and no pid if it could not. `output`
+        are its stdout and stderr, which are the zygote's from here on; else it has the zygote's own."""
         ours, theirs = socket.socketpair()
-        self._order(order_line("fork", label=label, serial=serial, alone=alone), [theirs.detach()])
+        line = order_line("fork", label=label, serial=serial, alone=alone, output=output is not None)
+        self._order(line, [theirs.detach(), *(output or ())])
         return ours
 
     def exec(
@@ -213,6 +217,20 @@ class Nursery:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+
+
+def _start_zygote(config_path: str | None, fence: Fence, trial: Trial) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """The process, and our end of its channel."""
+    ours, theirs = socket.socketpair()
+    fds = [theirs.fileno(), fence.fd]
+    words = [str(fds[0]), str(os.getpid()), config_path or "", str(fds[1]), trial, str(files_at_start() or "")]
+    command = [sys.executable, "-m", "forge.worker.zygote", *words]
+    with theirs:
+        try:
+            return subprocess.Popen(command, pass_fds=fds, stdin=subprocess.DEVNULL), ours
+        except OSError:
+            ours.close()
+            raise
 
 
 def _as_error(message: dict[str, Any]) -> ForgeError:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from forge.descendants import kill_group
+from forge.host_limits import explain, pipes
 from forge.master.nursery import Nursery
 from forge.master.telling import a_bug
 from forge.protocol import ProtocolError
@@ -51,14 +52,20 @@ class Yard:
         self._numbers = itertools.count(1)
         self._living: dict[int, Process] = {}  # by number
         self._by_pid: dict[int, Process] = {}
+        self._unstarted: dict[Process, str] = {}  # there was no pipe for it: why
         self.look_at = 0.0  # monotonic: somebody here wants to look at the clock then
         self.closed = False  # nothing is to be started for now
 
     def start(self, process: Process, recipe: Recipe) -> None:
         """Have the zygote exec it."""
-        number = next(self._numbers)
-        fds = process._open_pipes(number)
+        number = process.number = next(self._numbers)
         self._living[number] = process
+        try:
+            fds = process._open_pipes()
+        except OSError as e:
+            self._unstarted[process] = explain(e) or str(e)  # told of at the next look, as if the zygote had said it
+            self.look_at = 0.0
+            return
         self.nursery.exec(number, recipe.argv, dict(recipe.env), recipe.cwd, fds)
 
     def heard(self, nursery: Nursery, message: Mapping[str, Any]) -> bool:
@@ -82,6 +89,9 @@ class Yard:
 
     def tick(self, now: float) -> None:
         """Go on with what had to wait."""
+        unstarted, self._unstarted = self._unstarted, {}
+        for process, why in unstarted.items():
+            self._forget(process, None, f"{CANNOT_RUN}it: {why}")
         for process in list(self._living.values()):
             if process.nursery.gone:  # and its children with it: nobody will tell how they ended
                 process._kill_group()
@@ -194,12 +204,9 @@ class Process:
 
     # -- pipes -------------------------------------------------------------------------------------------------
 
-    def _open_pipes(self, number: int) -> tuple[int, int, int]:
+    def _open_pipes(self) -> tuple[int, int, int]:
         """Ours are watched from here on; the answer are the program's ends."""
-        self.number = number
-        stdin, self._stdin = os.pipe()
-        self._stdout, stdout = os.pipe()
-        self._stderr, stderr = os.pipe()
+        (stdin, self._stdin), (self._stdout, stdout), (self._stderr, stderr) = pipes(3)
         for fd in (self._stdin, self._stdout, self._stderr):
             os.set_blocking(fd, False)
         self._watch(self._stdout, self._read_stdout)

@@ -20,6 +20,7 @@ from forge.config import Config
 from forge.descendants import kill_marked, mark_of
 from forge.errors import ForgeError
 from forge.fence import Fence
+from forge.host_limits import make_room
 from forge.master.nursery import Nursery, Trial
 from forge.master.telling import a_bug, log
 from forge.protocol import ProtocolError
@@ -33,6 +34,7 @@ PING_EVERY = 5.0  # seconds between questions to a zygote whether it is there
 
 def new_nursery(config: Config, trial: Trial = "", fence: Fence | None = None) -> Nursery:
     """A zygote that imports what this configuration names; `fence` is that of the zygotes before it."""
+    make_room(config)
     path = str(config.path) if config.path else None
     commands = bool(config.commands.named or config.commands.allow_any)
     empty = bool(not config.modules and (config.pools or commands))
@@ -76,7 +78,11 @@ class Nurseries:
     def start(self, config: Config) -> None:
         """Have a new one take over once it is ready."""
         self.give_up()
-        coming = new_nursery(config, "" if self.current.gone else "start", self.current.fence)
+        try:
+            coming = new_nursery(config, "" if self.current.gone else "start", self.current.fence)
+        except ForgeError as e:
+            self._not_replaced(str(e))
+            return
         self._coming = coming, config
         self._watch(coming)
 
@@ -197,6 +203,9 @@ class Nurseries:
         assert self._coming is not None
         self._discard(self._coming[0])
         self._coming = None
+        self._not_replaced(why)
+
+    def _not_replaced(self, why: str) -> None:
         if self.current.gone:
             self._try_again(f"no new zygote: {why}")
         else:

@@ -178,6 +178,8 @@ class Master:
                 getattr(self, f"_news_{kind}")(*parts)
             self.fencing.look()
             now = time.monotonic()
+            if now >= self.crew.outputs.due:
+                self.crew.outputs.tick(now)
             self._notifier.alive(now)
             if now >= self._tick_at or now >= self._budgets.due or self.crew.urgent:
                 self._tick(now)
@@ -223,7 +225,7 @@ class Master:
     def _patience(self) -> float:
         now = time.monotonic()
         at = [self._tick_at, self._notifier.due, self.programs.due(), self._budgets.due, self._writer.due]
-        at.append(self.fencing.due(now))
+        at += [self.fencing.due(now), self.crew.outputs.due]
         if self._serving and not self._writer.behind:  # else the news that they are written ends the wait
             at += [look for lane in self.lanes.staffed if (look := lane.next_look()) is not None]
         return max(min(at) - now, 0.0)
@@ -412,6 +414,7 @@ class Master:
         self._until(self._drained)
         self.crew.kill_all()
         self.programs.close()
+        self.crew.outputs.close_all()
         for slot in self.crew.slots():
             self._writer.release(slot.close(), "the master was stopped")
         by = max(self._stop_by, time.monotonic() + WRITE_WITHIN)

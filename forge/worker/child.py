@@ -36,6 +36,7 @@ from forge.job import Cancelled, Claim, Ending, Failed, Released
 from forge.logs import current_job, write_stacks
 from forge.protocol import MAX_LINE, MOST_UNANSWERED, line_of, reply_line, within_limit
 from forge.retry import Backoff
+from forge.worker import output
 from forge.worker.asking import MasterLink
 from forge.worker.line import Line
 from forge.worker.losing import LOST, Losing
@@ -238,6 +239,7 @@ class Worker:
 
     def flush(self) -> None:
         """Send what has been replied."""
+        output.settle(self._runner.running)
         if self.replies:
             self._send(b"")
 

@@ -8,12 +8,14 @@ after the imports says so, or names what a module has left running.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import gc
 import itertools
 import logging
 import math
 import os
 import random
+import resource
 import selectors
 import signal
 import socket
@@ -31,8 +33,10 @@ from forge.config.model import QueueConfig
 from forge.descendants import adopt_orphans, end_all, kill_marked, mark, signal_at_parents_death
 from forge.errors import ForgeError, StartError
 from forge.fence import Deadlines, clock
+from forge.host_limits import explain
 from forge.protocol import Lines
 from forge.retry import DEFAULT_BACKOFF, Backoff
+from forge.worker import output
 from forge.worker import trial as trials
 from forge.worker.audit import Audit
 from forge.worker.bindings import elsewhere
@@ -145,23 +149,32 @@ class Zygote:
         if order["do"] == "retire":
             self._retired = True
         elif order["do"] == "fork":
-            label = order["label"]
-            self._fork(label, order["serial"], fds.pop(0), alone=order["alone"])
+            mine, why = _taken(fds, 3 if order.get("output") else 1)
+            if why is None:
+                self._fork(order["label"], order["serial"], mine, alone=order["alone"])
+            else:
+                self._say(forked=order["label"], serial=order["serial"], pid=0, error=why)
         elif order["do"] == "exec":
-            self._exec(order, [fds.pop(0) for _ in range(3)])
+            mine, why = _taken(fds, 3)
+            if why is None:
+                self._exec(order, mine)
+            else:
+                self._say(started=order["number"], pid=0, error=why)
         elif order["do"] == "stacks":
             logs.write_stacks("the zygote")
         elif order["do"] == "ping":
             self._say(pong=True)
 
-    def _fork(self, label: str, serial: int, fd: int, *, alone: bool) -> None:
-        """A worker of the queue that the label names; `alone`: one that runs a single job at a time."""
-        pid, why = self._start_worker(label, fd, alone=alone)
-        os.close(fd)
+    def _fork(self, label: str, serial: int, fds: list[int], *, alone: bool) -> None:
+        """A worker of the queue that the label names; `alone`: one that runs a single job at a time. Its descriptors
+        are the channel, and what it has as stdout and stderr, if not ours."""
+        pid, why = self._start_worker(label, fds, alone=alone)
+        for fd in fds:
+            os.close(fd)
         self._say(forked=label, serial=serial, pid=pid, error=why)
 
     def _start_worker(
-        self, label: str, fd: int, *, alone: bool = False, unwanted: Sequence[socket.socket] = ()
+        self, label: str, fds: list[int], *, alone: bool = False, unwanted: Sequence[socket.socket] = ()
     ) -> tuple[int, str | None]:
         """Its pid, or 0 and why there is none. `unwanted` are sockets of this process that it must not keep."""
         settings = self._config.queues.get(label.rpartition("/")[0], QueueConfig())
@@ -171,8 +184,8 @@ class Zygote:
         def make() -> Worker:
             for each in unwanted:
                 each.close()
-            self._audit.cut({fd})
-            return _worker(label, settings, fd, self._config, self._known, self._deadlines)
+            self._audit.cut(set(fds))
+            return _worker(label, settings, fds, self._config, self._known, self._deadlines)
 
         return self._child(lambda parent: _become_worker(parent, make, self._control))
 
@@ -183,7 +196,7 @@ class Zygote:
             each = trials.Tried(queue)
             tried.append(each)
             unwanted = [one.channel for one in tried]
-            each.pid, why = self._start_worker(each.label, each.theirs.fileno(), unwanted=unwanted)
+            each.pid, why = self._start_worker(each.label, [each.theirs.fileno()], unwanted=unwanted)
             each.theirs.close()
             if not each.pid:
                 raise StartError(f"a worker of {queue} could not be forked: {why}")
@@ -218,7 +231,7 @@ class Zygote:
         try:
             pid = os.fork()
         except OSError as e:  # no room for another process now
-            return 0, str(e)
+            return 0, explain(e, forking=True) or str(e)
         if pid == 0:
             try:
                 mark(number)
@@ -253,6 +266,16 @@ class Zygote:
         self._control.sendall(orjson.dumps(message) + b"\n")
 
 
+def _taken(fds: list[int], count: int) -> tuple[list[int], str | None]:
+    """So many of those that came with an order; or none, and why: the kernel drops what there is no room for."""
+    mine, fds[:count] = fds[:count], []
+    if len(mine) == count:
+        return mine, None
+    for fd in mine:
+        os.close(fd)
+    return [], explain(OSError(errno.EMFILE, ""))
+
+
 def _ended(known: Container[int], only: int = 0) -> tuple[int, int] | None:
     """A child that has ended, any or this one, and how. What is left of the group of a known one is killed before it is
     collected: until then its number cannot be another's."""
@@ -278,13 +301,15 @@ def _kill_group(pid: int) -> None:
 
 
 def _worker(
-    label: str, queue: QueueConfig, fd: int, settings: config.Config, known: Known, deadlines: Deadlines
+    label: str, queue: QueueConfig, fds: list[int], settings: config.Config, known: Known, deadlines: Deadlines
 ) -> Worker:
     """In the child: a worker of a queue with these settings."""
+    channel, *pipes = fds
+    output.take_pipes(pipes)
     logs.setup(settings.logging, label)
     return Worker(
         label,
-        socket.socket(fileno=fd),
+        socket.socket(fileno=channel),
         known.handlers,
         queue,
         apps=known.apps,
@@ -312,13 +337,17 @@ def _become_worker(parent: int, make: Callable[[], Worker], control: socket.sock
         logging.getLogger("forge.worker").error(str(e), exc_info=e.__cause__)  # noqa: TRY400 (of the cause)
     except (BrokenPipeError, ConnectionResetError):
         pass  # the master is gone
-    except BaseException:  # noqa: BLE001 (nothing may run on into the zygote's code)
-        import traceback
+    except BaseException as e:  # noqa: BLE001 (nothing may run on into the zygote's code)
+        if words := explain(e):
+            logging.getLogger("forge.worker").error("%s", words)  # noqa: TRY400 (it says it all)
+        else:
+            import traceback
 
-        traceback.print_exc()
+            traceback.print_exc()
     finally:
         with suppress(Exception):
-            sys.stdout.flush()
+            sys.stdout.flush()  # a handler may have made it another
+            output.finish()
         os._exit(code)
 
 
@@ -336,12 +365,17 @@ def _described(known: Known) -> dict[str, Any]:
 
 
 def main() -> None:
-    """`python -m forge.worker.zygote FD PARENT CONFIG FENCE [TRIAL]`, by the master alone."""
+    """`python -m forge.worker.zygote FD PARENT CONFIG FENCE [TRIAL [FILES]]`, by the master alone. FILES is how many
+    workers may open, where the master has taken more for itself."""
     fd, parent, path, deadlines = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3] or None, Deadlines(int(sys.argv[4]))
-    trial: Any = sys.argv[5] if len(sys.argv) > 5 else ""
+    said: list[Any] = [*sys.argv[5:], "", ""]
+    trial, files = said[:2]
     die_with_parent(parent)
+    if files:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (int(files), resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     adopt_orphans()
     setproctitle.setproctitle("forge: zygote")
+    output.install()
     control = socket.socket(fileno=fd)
     try:
         Zygote(control, parent, deadlines).run(path, {}, trial)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
 import time
@@ -177,6 +178,16 @@ def test_the_doctor_warns_of_a_file_that_others_can_read(forge: Shell, folder: P
     assert "file mode" not in checks(forge)
     (folder / "forge.db").chmod(0o644)
     assert checks(forge)["file mode"] == "warn"
+
+
+def test_the_doctor_names_a_limit_of_the_host_that_is_too_low(
+    forge: Shell, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert checks(forge)["limits"] == "ok"
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (20, 40))
+    ran = forge("doctor")
+    assert ran.code == ExitCode.CONFIG
+    assert "error  limits      the limit of open files is 40, and a pod of these settings needs " in ran.out
 
 
 def test_version_names_release_and_fast_path(forge: Shell) -> None:

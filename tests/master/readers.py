@@ -318,6 +318,7 @@ class Workers:
     def close(self) -> None:
         for slot in self.lane.all_slots():
             slot.close()
+        self.crew.outputs.close_all()
         self.theirs.close()
         self.nursery.close()
         self.selector.close()

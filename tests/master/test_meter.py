@@ -105,7 +105,7 @@ def test_a_result_that_cannot_be_stored_counts_as_the_failure_that_it_becomes(pg
         storage.enqueue([job._replace(keep_result=600) for job in plain_jobs(3)])
         claims = storage.claim(who, "letters", 3)
         endings = [Ending(each, Done(), result=b"{no JSON" if n == 1 else b"1") for n, each in enumerate(claims)]
-        assert counted(write(storage, endings, [])) == {"completed": 2, "failed": 1}
+        assert counted(write(storage, endings, [])) == {"completed": 2, "failed": 1, "dead": 1}
 
 
 # -- reports -------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from typing import Any
 from forge.descendants import parent_of
 from forge.errors import ConfigError, ExitCode, ForgeError
 from forge.master.checking import zygote_message
-from forge.protocol import Lines, ProtocolError, order_line
+from forge.protocol import Lines, ProtocolError, channel_pair, order_line
 from forge.storage.schedules import NewSchedule
 
 __all__ = ["Nursery", "how_it_ended"]
@@ -29,7 +29,7 @@ class Nursery:
 
     def __init__(self, config_path: str | None, *, may_be_empty: bool = False) -> None:
         """`may_be_empty`: there are pools or commands, so it is no mistake that the modules define no task."""
-        ours, theirs = socket.socketpair()
+        ours, theirs = channel_pair()
         words = [str(theirs.fileno()), str(os.getpid()), config_path or ""]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "forge.worker.zygote", *words], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
@@ -126,7 +126,7 @@ class Nursery:
     def fork(self, label: str, serial: int, *, alone: bool = False) -> socket.socket:
         """Ask for a worker, `alone` for one of capacity 1; the answer is our end of its channel, usable at once. The
         zygote tells `{"forked": label, "serial": …, "pid": …}`, with an `error` and no pid if it could not."""
-        ours, theirs = socket.socketpair()
+        ours, theirs = channel_pair()
         self._order(order_line("fork", label=label, serial=serial, alone=alone), [theirs.detach()])
         return ours
 

@@ -48,7 +48,9 @@ def _sockets() -> set[tuple[int, int]]:
 
 def _to(fd: int) -> str:
     """` to 10.0.0.5:5432`, if it is connected to something that has a name."""
+    blocking = os.get_blocking(fd)
     with suppress(OSError), socket.socket(fileno=os.dup(fd)) as copy:
+        os.set_blocking(fd, blocking)  # a default timeout of theirs has changed it for both
         peer = copy.getpeername()
         if isinstance(peer, tuple):
             return f" to {peer[0]}:{peer[1]}"

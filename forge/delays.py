@@ -15,10 +15,12 @@ from forge.retry import DEFAULT_BACKOFF, Backoff
 
 __all__ = ["by_curve", "by_default", "called"]
 
+_random = random.SystemRandom()  # a handler may seed Python's own: then all retries would come in step
+
 
 def by_curve(curve: Backoff, attempt: int) -> float:
     """Seconds after that attempt; below 0 for the default."""
-    seconds = fastpath.delay(curve.curve, attempt, curve.base, curve.cap, random.random())
+    seconds = fastpath.delay(curve.curve, attempt, curve.base, curve.cap, _random.random())
     return -seconds if curve is DEFAULT_BACKOFF else seconds
 
 

@@ -31,6 +31,7 @@ A payload is passed on as the text it was stored as.
 
 from __future__ import annotations
 
+import socket
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -62,6 +63,8 @@ __all__ = [
     "MOST_UNANSWERED",
     "Lines",
     "ProtocolError",
+    "channel_of",
+    "channel_pair",
     "ending_of",
     "job_line",
     "line_of",
@@ -101,6 +104,21 @@ def within_limit(rest: bytes) -> bytes:
     if len(rest) > MAX_LINE:
         raise ProtocolError(f"a line of more than {MAX_LINE:,} bytes")
     return rest
+
+
+def channel_pair() -> tuple[socket.socket, socket.socket]:
+    """The two ends of a channel. They block, whatever somebody has said by `socket.setdefaulttimeout`."""
+    ours, theirs = socket.socketpair()
+    ours.setblocking(True)
+    theirs.setblocking(True)
+    return ours, theirs
+
+
+def channel_of(fd: int) -> socket.socket:
+    """The end of a channel that this process was given. It blocks, as above."""
+    channel = socket.socket(fileno=fd)
+    channel.setblocking(True)
+    return channel
 
 
 class Lines:

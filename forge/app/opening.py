@@ -7,12 +7,14 @@ import os
 import threading
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from forge.config import Config, load, mask
+from forge.errors import ForgeError
 from forge.storage import Storage, open_storage
 
-__all__ = ["Opening", "lend"]
+__all__ = ["Opening", "lend", "read_settings"]
 
 
 class Opening:
@@ -39,9 +41,15 @@ class Opening:
             self._config = self.read_config()
         return self._config
 
-    def read_config(self) -> Config:
-        """The settings as they are now. Until it is used, an app has not taken any: they may still change."""
-        return load(database=self._database, schema=self._schema)
+    def read_config(self, folder: Path | None = None) -> Config:
+        """The settings as they are now, as if this were called in that folder. Until it is used, an app has not taken
+        any: they may still change."""
+        return load(database=self._database, schema=self._schema, start=folder)
+
+    def read_settings(self, folder: Path) -> None:
+        """Take them as they are in that folder, unless it has already."""
+        if self._config is None:
+            self._config = self.read_config(folder)
 
     @property
     def is_open(self) -> bool:
@@ -157,6 +165,14 @@ def lend(storage: Storage, to: Opening | None = None) -> Iterator[None]:
         Opening.lent_to_all = before_all
         for opening in before if to else list(_openings):
             opening.point_to(before.get(opening, (before_all, None)))
+
+
+def read_settings(folder: Path) -> None:
+    """Have every app that there is know its settings now, as they are in that folder: a handler that changes the
+    directory or the environment afterwards does not send jobs elsewhere."""
+    for opening in list(_openings):
+        with contextlib.suppress(ForgeError):  # said when it is used, if ever
+            opening.read_settings(folder)
 
 
 def _after_fork() -> None:

@@ -7,6 +7,7 @@ import os
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ DEFAULT = "default"  # the origin of what nobody has set
 
 def find(start: Path | None = None) -> Path | None:
     """The nearest `forge.toml`, from `start` (else the current directory) upward."""
-    folder = (start or Path.cwd()).absolute()
+    folder = (start or _here()).absolute()
     for candidate in (folder, *folder.parents):
         path = candidate / FILE_NAME
         if path.is_file():
@@ -35,14 +36,26 @@ def find(start: Path | None = None) -> Path | None:
     return None
 
 
-def load(path: Path | None = None, database: str | None = None, *, schema: str | None = None) -> Config:
+def _here() -> Path:
+    """The current directory; the root, if it has been removed."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        return Path("/")
+
+
+def load(
+    path: Path | None = None, database: str | None = None, *, schema: str | None = None, start: Path | None = None
+) -> Config:
     """The settings in force, from `path`, else the file FORGE_CONFIG names, else the nearest `forge.toml`, if any.
 
-    `database` and `schema` are what flags or arguments said, and win over everything.
+    `database` and `schema` are what flags or arguments said, and win over everything. With `start` all of that is as
+    seen from this folder, and the database is the same wherever the process goes.
     """
-    named = path or os.environ.get("FORGE_CONFIG") or find()
-    source = _File.read(Path(named)) if named else None
-    return _Reader(source, {"database": database, "schema": schema}, os.environ).config()
+    named = path or os.environ.get("FORGE_CONFIG") or find(start)
+    source = _File.read((start or Path()) / named) if named else None
+    found = _Reader(source, {"database": database, "schema": schema}, os.environ, start or _here()).config()
+    return found if start is None else replace(found, database=_relative_to(found.database, start))
 
 
 def database_url(flag: str | None = None, config: Path | None = None) -> str:
@@ -68,10 +81,12 @@ def dotted(key: Iterable[str | int]) -> str:
 class _Reader:
     """Reads one configuration, section by section."""
 
-    def __init__(self, source: _File | None, flags: Mapping[str, str | None], env: Mapping[str, str]) -> None:
-        self._source, self._flags, self._env = source, flags, env
+    def __init__(
+        self, source: _File | None, flags: Mapping[str, str | None], env: Mapping[str, str], start: Path
+    ) -> None:
+        self._source, self._flags, self._env, self._start = source, flags, env, start
         self._origin: dict[Key, str] = {}
-        self._folder = source.path.parent if source else Path.cwd()
+        self._folder = source.path.parent if source else start
 
     def config(self) -> Config:
         values = self._source.values if self._source else {}
@@ -152,10 +167,10 @@ class _Reader:
     def _given(self, slot: Slot, values: Mapping[str, Any], key: Key) -> tuple[Any, str, Path] | None:
         """What was said about a setting, who said it, and what a relative path in it is meant from."""
         if len(key) == 1 and (flag := self._flags.get(slot.name)):
-            return flag, f"--{slot.name}", Path.cwd()
+            return flag, f"--{slot.name}", self._start
         for variable in _variables(slot, key):
             if text := self._variable(variable):
-                return from_text(slot, text), variable, Path.cwd()
+                return from_text(slot, text), variable, self._start
         if slot.name in values:
             return values[slot.name], self._place(*key), self._folder
         return None
@@ -225,7 +240,8 @@ class _File:
 
     def __init__(self, path: Path, text: str) -> None:
         self.path = path.absolute()
-        self._name = os.path.relpath(self.path) if self.path.is_relative_to(Path.cwd()) else str(self.path)
+        here = _here()
+        self._name = os.path.relpath(self.path, here) if self.path.is_relative_to(here) else str(self.path)
         try:
             self.values = tomllib.loads(text)
             self._lines = Lines(text)

@@ -17,7 +17,7 @@ from forge.errors import ConfigError, ExitCode, ForgeError
 from forge.fence import Fence
 from forge.host_limits import explain, files_at_start
 from forge.master.checking import zygote_message
-from forge.protocol import Lines, ProtocolError, order_line
+from forge.protocol import Lines, ProtocolError, channel_pair, order_line
 from forge.storage.schedules import NewSchedule
 
 __all__ = ["Nursery", "Trial"]
@@ -146,7 +146,7 @@ class Nursery:
         """Ask for a worker, `alone` for one of capacity 1; the answer is our end of its channel, usable at once. The
         zygote tells `{"forked": label, "serial": …, "pid": …}`, with an `error` and no pid if it could not. `output`
         are its stdout and stderr, which are the zygote's from here on; else it has the zygote's own."""
-        ours, theirs = socket.socketpair()
+        ours, theirs = channel_pair()
         line = order_line("fork", label=label, serial=serial, alone=alone, output=output is not None)
         self._order(line, [theirs.detach(), *(output or ())])
         return ours
@@ -221,7 +221,7 @@ class Nursery:
 
 def _start_zygote(config_path: str | None, fence: Fence, trial: Trial) -> tuple[subprocess.Popen[bytes], socket.socket]:
     """The process, and our end of its channel."""
-    ours, theirs = socket.socketpair()
+    ours, theirs = channel_pair()
     fds = [theirs.fileno(), fence.fd]
     words = [str(fds[0]), str(os.getpid()), config_path or "", str(fds[1]), trial, str(files_at_start() or "")]
     command = [sys.executable, "-m", "forge.worker.zygote", *words]

@@ -9,6 +9,7 @@ no-op job costs a send per hundred, a lone one is answered at once, and none wai
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
 import os
 import select
@@ -57,6 +58,7 @@ EARLY_KEPT = 100
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 _log = logging.getLogger("forge.worker")
+_signal: Any = importlib.import_module("_signal")
 
 
 class StartFailed(Exception):
@@ -93,6 +95,7 @@ class Worker:
         self._received = self._replied = 0
         self._sent_at = 0.0
         self._sender = 0  # the thread that is writing to the master
+        self._held = self._on_signal
         self._titled: Context | None = None  # the job that the process title shows
         self._context = copy_context()  # with what start hooks set in it; each job runs in a copy of its own
         self._recycling = Recycling(self._settings)
@@ -133,9 +136,20 @@ class Worker:
     def _catch_signals(self) -> None:
         """The terminal's Ctrl-C is the master's to interpret. A handler of ours and not "ignore", which programs that a
         handler starts would inherit."""
-        for number in SIGNALS:
-            signal.signal(number, lambda number, _: self._main.on_signal() if number == signal.SIGTERM else None)
+        self.hold_signals()
         os.register_at_fork(after_in_child=self._in_child)
+
+    def hold_signals(self) -> None:
+        """In the main thread, between jobs: whatever hooks and handlers have made of our signals. It takes 0.6 µs, by
+        what is behind `signal` (which makes enums of the answers: 10)."""
+        for number in SIGNALS:
+            if _signal.getsignal(number) is not self._held:
+                signal.signal(number, self._held)
+        _signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+    def _on_signal(self, number: int, _: object) -> None:
+        if number == signal.SIGTERM:
+            self._main.on_signal()
 
     def _in_child(self) -> None:
         """In a process that a handler has forked: signals mean what they always do, and the channel is not its own. It
@@ -178,6 +192,7 @@ class Worker:
     def burst(self, seat: Seat) -> None:
         """Run there what can be run the fast way. Not where after each job it is asked whether it was the last one."""
         while not self._recycling.wanted:
+            self.hold_signals()
             until, room = self._sent_at + GATHER_SECONDS, GATHERED - len(self.replies)
             done = fastpath.burst(
                 self._jobs, self._plain, self, seat, Context, current_job, time.monotonic, until, room

@@ -68,6 +68,10 @@ class Crew(Protocol):
         """Send what has been replied."""
         ...
 
+    def hold_signals(self) -> None:
+        """In the main thread: make our signals mean what they should."""
+        ...
+
 
 class Seat:
     """Where one job at a time runs, in the thread that calls `work`."""
@@ -152,6 +156,7 @@ class MainSeat(Seat):
 
     def one(self, claim: Claim) -> None:
         """And then, the fast way, as many as can be run so."""
+        self._crew.hold_signals()
         super().one(claim)
         self._crew.burst(self)
 

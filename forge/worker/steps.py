@@ -47,6 +47,7 @@ Run = Callable[[Coroutine[Any, Any, Any]], Any]  # runs a coroutine to its end, 
 
 _new_tuple = tuple.__new__
 _NOTHING = Done()  # a handler that returns nothing is the common case: half a microsecond less
+_random = random.SystemRandom()  # not Python's own, which a handler may seed
 _log = logging.getLogger("forge.worker")
 
 
@@ -207,7 +208,7 @@ def _settled(ctx: Context, handler: Handler, ending: Ending) -> Ending:
 def unknown_kind(claim: Claim, give_up_after: float | None = None) -> Ending:
     """Back untouched, attempt refunded: another pod may know it, or the next release. Not for ever."""
     outcome = Released(f"no handler for kind {claim.kind}", give_up_after=give_up_after)
-    return Ending(claim, outcome, random.uniform(*UNKNOWN_KIND_PAUSE))
+    return Ending(claim, outcome, _random.uniform(*UNKNOWN_KIND_PAUSE))
 
 
 def _delay(handler: Handler, claim: Claim) -> tuple[float, str | None]:

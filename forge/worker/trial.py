@@ -21,7 +21,7 @@ import orjson
 from forge.config.model import QueueConfig
 from forge.descendants import how_it_ended
 from forge.errors import StartError
-from forge.protocol import Lines, ProtocolError, order_line
+from forge.protocol import Lines, ProtocolError, channel_pair, order_line
 
 __all__ = ["Kind", "Tried", "conclude", "one_of_each", "watch"]
 
@@ -45,7 +45,7 @@ class Tried:
 
     def __init__(self, queue: str) -> None:
         self.queue, self.label = queue, f"{queue}/trial"
-        self.channel, self.theirs = socket.socketpair()
+        self.channel, self.theirs = channel_pair()
         self.pid = 0
         self.ready = False
         self.reason: str | None = None  # why it failed, the first there was

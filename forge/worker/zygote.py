@@ -20,6 +20,7 @@ import selectors
 import signal
 import socket
 import sys
+import warnings
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -29,12 +30,13 @@ import orjson
 import setproctitle
 
 from forge import config, logs
+from forge.app.opening import read_settings
 from forge.config.model import QueueConfig
 from forge.descendants import adopt_orphans, end_all, kill_marked, mark, signal_at_parents_death
 from forge.errors import ForgeError, StartError
 from forge.fence import Deadlines, clock
 from forge.host_limits import explain
-from forge.protocol import Lines
+from forge.protocol import Lines, channel_of, channel_pair
 from forge.retry import DEFAULT_BACKOFF, Backoff
 from forge.worker import output
 from forge.worker import trial as trials
@@ -76,20 +78,23 @@ class Zygote:
         self._marks = itertools.count(os.getpid() << 32)
         self._own_mark = next(self._marks)
         mark(self._own_mark)
-        self._environ = dict(os.environ)  # before the modules can change it: what programs are given
+        # Before the modules can change them: what programs are given, and where apps look for their settings.
+        self._environ, self._umask, self._folder = dict(os.environ), os.umask(0o077), Path.cwd()
+        os.umask(self._umask)
         self._retired = False
 
     def run(self, config_path: str | None, flags: Mapping[str, str | None], trial: trials.Kind = "") -> None:
         """Everything, from the imports on. With a trial, it is only ready if that has gone well."""
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is the master's to interpret
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        _hold_signals()
         self._config = config.load(Path(config_path)) if config_path else config.load()
         logs.setup(self._config.logging, "zygote")
         # SIGCHLD only has to interrupt the wait; children are collected in the loop.
-        reader, writer = socket.socketpair()
+        reader, writer = channel_pair()
         writer.setblocking(False)
         self._audit = Audit()
         self._known = known_tasks(self._config, flags=flags, after_import=self._audit.look)
+        _hold_signals()  # whatever the modules have made of them
+        read_settings(self._folder)
         schedules, remarks = declared(self._config, self._known)
         for remark in (*remarks, *elsewhere(self._known, self._config)):
             logging.getLogger("forge.zygote").warning("%s", remark)
@@ -215,6 +220,7 @@ class Zygote:
 
         def become(parent: int) -> NoReturn:
             die_with_parent(parent)
+            os.umask(self._umask)
             become_program(order, fds, self._environ)
 
         pid, why = self._child(become)
@@ -229,7 +235,9 @@ class Zygote:
         """A marked child in which `become` is called with the parent's pid: its pid, or 0 and why there is none."""
         parent, number = os.getpid(), next(self._marks)
         try:
-            pid = os.fork()
+            with warnings.catch_warnings():  # of threads that a module has left: told of already, and no reason to fail
+                warnings.simplefilter("ignore")
+                pid = os.fork()
         except OSError as e:  # no room for another process now
             return 0, explain(e, forking=True) or str(e)
         if pid == 0:
@@ -276,6 +284,15 @@ def _taken(fds: list[int], count: int) -> tuple[list[int], str | None]:
     return [], explain(OSError(errno.EMFILE, ""))
 
 
+def _hold_signals() -> None:
+    """The terminal's Ctrl-C is the master's to interpret, and the ends of children must be heard of. No alarm that was
+    meant for an import may go off later."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
 def _ended(known: Container[int], only: int = 0) -> tuple[int, int] | None:
     """A child that has ended, any or this one, and how. What is left of the group of a known one is killed before it is
     collected: until then its number cannot be another's."""
@@ -309,7 +326,7 @@ def _worker(
     logs.setup(settings.logging, label)
     return Worker(
         label,
-        socket.socket(fileno=channel),
+        channel_of(channel),
         known.handlers,
         queue,
         apps=known.apps,
@@ -376,7 +393,7 @@ def main() -> None:
     adopt_orphans()
     setproctitle.setproctitle("forge: zygote")
     output.install()
-    control = socket.socket(fileno=fd)
+    control = channel_of(fd)
     try:
         Zygote(control, parent, deadlines).run(path, {}, trial)
     except ForgeError as e:

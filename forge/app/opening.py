@@ -32,16 +32,16 @@ class Opening:
         self._lent = Opening.lent_to_all  # a storage to work on instead of the configured one
         _openings.add(self)
 
+    def read_config(self) -> config.Config:
+        """The settings as they are now. Until it is used, an app has not taken any: they may still change."""
+        return config.load(database=self._database, schema=self._schema)
+
     @property
     def config(self) -> config.Config:
         """The settings in force, read once."""
         if self._config is None:
             self._config = self.read_config()
         return self._config
-
-    def read_config(self) -> config.Config:
-        """The settings as they are now. Until it is used, an app has not taken any: they may still change."""
-        return config.load(database=self._database, schema=self._schema)
 
     @property
     def is_open(self) -> bool:

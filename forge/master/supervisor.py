@@ -147,8 +147,11 @@ class Master:
             self._notifier.status(f"starting: {self.crew.missing()}")
         self._until(lambda: self._settled_at_start)
         if self._stop_by is None and (why := self._unable()):
-            self._stop_by, self._exit_code = time.monotonic(), ExitCode.START
+            self._exit_code = ExitCode.START
             log(f"{why}; stopping", level=logging.ERROR)
+            # Of other queues there may be jobs that run; else there is nobody to wait for.
+            working = any(slot.in_hand for slot in self.crew.slots()) or self.programs.in_hand
+            self._stop_by = time.monotonic() + (self.config.shutdown_timeout if working else 0.0)
         elif self._stop_by is None:
             self._ready = True
             log(f"{counted(self.crew.ready, 'worker')} ready in {time.monotonic() - began:.2f} s")

@@ -173,6 +173,18 @@ def test_one_queue_of_which_no_worker_can_start_is_enough(project: Project) -> N
     assert "no worker of mail could start: worker mail/" in found.stderr
 
 
+def test_a_start_that_is_off_lets_jobs_of_other_queues_end(project: Project) -> None:
+    project.settings("[queues.default]\n[queues.mail]\n")
+    wait = "while 'mail/' in open('/proc/self/cmdline').read() and 'START' not in open(LEDGER).read(): time.sleep(0.01)"
+    write(project, f"{wait}\n    {BY_LABEL.replace('WORDS', 'mail/')}")
+    job: Any = project.enqueue("wait_for", "go")
+    pod = project.launch()
+    eventually(lambda: pod.says("no worker of mail could start"))
+    (project.folder / "go").touch()
+    assert pod.process.wait(60) == ExitCode.START
+    assert job.result(timeout=30) == "went"
+
+
 def test_one_worker_that_starts_is_enough_to_go_on(project: Project) -> None:
     project.configure(2)
     write(project, f"assert os.path.exists('fine') or {BY_LABEL.replace('WORDS', '/1').removeprefix('assert ')}")

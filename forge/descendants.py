@@ -26,6 +26,7 @@ if sys.platform == "linux":
 __all__ = [
     "adopt_orphans",
     "children",
+    "collect_strangers",
     "end_all",
     "how_it_ended",
     "kill_group",
@@ -38,6 +39,7 @@ __all__ = [
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _LINUX = sys.platform == "linux"
+_adopter = 0  # the process that orphans come to, of which this one may be a fork
 _FIRST_MARK = 2**62  # microseconds; a limit above this is a mark
 
 
@@ -48,7 +50,20 @@ def signal_at_parents_death(number: int) -> None:
 
 def adopt_orphans() -> None:
     """What descends from this process and loses its parent becomes its child. Not inherited by children."""
+    global _adopter  # noqa: PLW0603 (the kernel's flag is as global)
+    _adopter = os.getpid()
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def collect_strangers(known: Container[int]) -> None:
+    """Collect the children that have ended and that nobody here has started: to whom orphans come, as to an adopter or
+    to process 1 of a container, nobody else does it, and each would stay as a zombie. One call to the kernel, if there
+    are none."""
+    if os.getpid() not in (1, _adopter) or not hasattr(os, "waitid"):
+        return
+    with contextlib.suppress(ChildProcessError):  # there is none at all
+        while (found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and found.si_pid not in known:
+            os.waitpid(found.si_pid, 0)
 
 
 def _prctl(option: int, value: int) -> None:

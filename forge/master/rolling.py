@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from forge.config import Config
-from forge.descendants import kill_marked, mark_of
+from forge.descendants import collect_strangers, kill_marked, mark_of
 from forge.errors import ForgeError
 from forge.fence import Fence
 from forge.host_limits import make_room
@@ -101,6 +101,7 @@ class Nurseries:
             self.start(self._config)
         if self._strays:
             self._end_strays()
+        collect_strangers({nursery.process.pid for nursery in self.all()})
 
     def _end_strays(self) -> None:
         """What came from a zygote that is gone, workers and what they detached, has become a child of this process, if

@@ -134,9 +134,10 @@ def end_all(within: float) -> None:
     end = time.monotonic() + within
     with contextlib.suppress(ChildProcessError):  # there is none left
         while time.monotonic() < end:
-            for pid in children():
-                with contextlib.suppress(OSError):
-                    os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(OSError):  # no descriptor to look with
+                for pid in children():
+                    with contextlib.suppress(OSError):
+                        os.kill(pid, signal.SIGKILL)
             if os.waitpid(-1, os.WNOHANG) == (0, 0):
                 time.sleep(0.002)
 

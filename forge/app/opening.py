@@ -42,9 +42,9 @@ class Opening:
         return self._config
 
     def read_config(self, folder: Path | None = None) -> Config:
-        """The settings as they are now, as if this were called in that folder. Until it is used, an app has not taken
-        any: they may still change."""
-        return load(database=self._database, schema=self._schema, start=folder)
+        """The settings that it has, or would take now, if this were called in that folder: until it is used they may
+        still change."""
+        return self._config or load(database=self._database, schema=self._schema, start=folder)
 
     def read_settings(self, folder: Path) -> None:
         """Take them as they are in that folder, unless it has already."""

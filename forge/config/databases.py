@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote
 
@@ -24,9 +25,10 @@ def shown_url(url: str) -> str:
     """The database as it may be shown: no secrets, and a file below the current directory by its short name."""
     url = mask(url)
     file = sqlite_file(url)
-    if file is None or not file.is_absolute() or not file.is_relative_to(Path.cwd()):
-        return url
-    return f"sqlite:///{file.relative_to(Path.cwd())}"
+    with suppress(OSError, ValueError):  # there is no current directory any more; it is elsewhere
+        if file is not None and file.is_absolute():
+            return f"sqlite:///{file.relative_to(Path.cwd())}"
+    return url
 
 
 def same_database(one: str, other: str, env: Mapping[str, str] = os.environ) -> bool:

@@ -86,7 +86,7 @@ class Zygote:
     def run(self, config_path: str | None, flags: Mapping[str, str | None], trial: trials.Kind = "") -> None:
         """Everything, from the imports on. With a trial, it is only ready if that has gone well."""
         _hold_signals()
-        self._config = config.load(Path(config_path)) if config_path else config.load()
+        self._config = config.load(Path(config_path) if config_path else None, start=self._folder)
         logs.setup(self._config.logging, "zygote")
         # SIGCHLD only has to interrupt the wait; children are collected in the loop.
         reader, writer = channel_pair()
@@ -261,7 +261,8 @@ class Zygote:
                     self._say(exited=pid, status=os.waitstatus_to_exitcode(status))
         if any_ended:  # of those that are killed here too: then there may be more
             living = {self._own_mark, *self._children.values()}
-            kill_marked(lambda number: number not in living, self._children)
+            with suppress(OSError):  # no descriptor to look with: when the next one ends, then
+                kill_marked(lambda number: number not in living, self._children)
 
     def _leave_nobody_behind(self) -> NoReturn:
         """The master is gone: its workers and programs go, and what they started."""

@@ -334,9 +334,9 @@ class Worker:
         return TICK
 
     def _tick(self) -> None:
-        self.flush()
         if (step := self._losing.step()) is not None:
             self._lose(step)
+        self.flush()
         if self._titled is None:
             longest = min(self._runner.running(), key=lambda ctx: ctx._began, default=None)
             if longest is not None and time.monotonic() - longest._began >= TICK / 1000:
@@ -367,13 +367,14 @@ class Worker:
                 write_stacks(f"worker {self._label}")
 
     def _lose(self, step: Literal["tell", "interrupt"]) -> None:
-        """The pod has lost its database: what has not started does not, and what runs is to stop."""
-        self._recall()
+        """The pod has lost its database: what runs is to stop, and what has not started does not. Handlers come first:
+        a master that is stopped may not take another line, and what waits for that waits until the end."""
         for ctx in list(self._runner.running()):
-            if step == "tell" and ctx._why is None:
+            if ctx._why is None:
                 ctx._stop(LOST)
             elif step == "interrupt" and ctx._why is LOST:
                 self._interrupt(ctx)
+        self._recall()
 
     def _take_in(self, claims: list[Claim | None]) -> None:
         """And leave the list empty."""

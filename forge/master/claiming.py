@@ -82,6 +82,9 @@ class Claimer:
         n = lane.wanted(now)
         if n > 0 and (most_bytes := self._most_bytes(lane, now)) > 0:
             n = min(n, lane.most_of(most_bytes))
+            if lane.given_back:  # here, where no claim of the lane is under way that would take it for done
+                lane.given_back = False
+                lane.low_water.forget()
             if lane.turns is not None:
                 self._claim_in_turn(lane, lane.turns, n, most_bytes, now)
                 return

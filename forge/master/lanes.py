@@ -64,6 +64,7 @@ class Lane:
         self.taken = 0  # jobs that programs have, running or waiting,
         self.more = 0  # and that may come to wait for them
         self.low_water = LowWater()
+        self.given_back = False  # jobs were, to the database, perhaps in front of the marks
         self.turns: Turns | None = None  # None: there are no lines in this queue, as far as is known
         self.claiming = False
         self.busy = False  # the last claim was full: there is more

@@ -283,6 +283,7 @@ class Master:
         woken = [lane for name, lane in self.lanes.items() if "*" in words or name in words]
         for lane in woken:
             lane.wake()
+            lane.given_back |= f"back:{lane.queue}" in words
         self._sharing.woken(woken)
 
     def _news_shares(self, shares: dict[str, int]) -> None:

@@ -18,8 +18,9 @@ class Listener(abc.ABC):
 
     @abc.abstractmethod
     def wait(self, timeout: float) -> set[str]:
-        """Queues that woke up, `cancel:<pod>`, `leader:` if nobody leads now, `drain:<budget>`, `schedule:` if one has
-        come or changed, or nothing after `timeout` seconds. `*` means look everywhere."""
+        """Queues that woke up, `back:<queue>` if jobs of it were given back, perhaps in front of marks, `cancel:<pod>`,
+        `leader:` if nobody leads now, `drain:<budget>`, `schedule:` if one has come or changed, or nothing after
+        `timeout` seconds. `*`: look everywhere."""
 
     def fileno(self) -> int | None:
         """What to watch instead of waiting: when it can be read, `wait(0)` has something to say. None: only wait."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from forge.job import Claim
 from forge.master.claiming import LEAST_BYTES, MOST_HELD, Claimer
 from forge.master.lanes import Lane
-from forge.storage.low_water import MOST_BYTES
+from forge.storage.low_water import MOST_BYTES, LowWater
 
 from .test_lanes import claims, lane
 
@@ -101,3 +103,40 @@ def test_queues_with_large_payloads_have_even_shares_of_a_claims_worth_at_least(
     assert [made._most_bytes(each, 2.0) for each in lanes] == [0, 0, MOST_BYTES]
     lanes += [heavy(made, lane(1), MIB) for _ in range(9)]
     assert made._most_bytes(lanes[-1], 3.0) == MOST_BYTES - MIB
+
+
+class Claims(Looked):
+    """The same where jobs are claimed, and none comes."""
+
+    lined: frozenset[str] = frozenset()
+    who = None
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.whole: list[bool] = []  # scans, from the start or not
+
+    def claim(self, _who: Any, _queue: str, n: int, water: LowWater, _most_bytes: int) -> list[Claim]:
+        now = time.monotonic()
+        marks = water.begin(now)
+        self.whole.append(marks is None)
+        water.note(claims(n), marks, True, now - 1.0, now)  # it took long: the next whole one is a minute away
+        return []
+
+    def is_back(self) -> None: ...
+
+    def took(self, _what: str, _began: float) -> None: ...
+
+
+def test_jobs_that_were_given_back_are_looked_for_in_front_of_the_marks_however_dear_that_is() -> None:
+    database, each = Claims(), lane(1)
+    made = claimer(database, q=each)
+    made._meter, made._nurseries = database, SimpleNamespace(current=SimpleNamespace(kinds={}))
+
+    def claim() -> bool:
+        each.wake()
+        made.claim(each, time.monotonic())
+        return database.whole[-1]
+
+    assert [claim() for _ in range(3)] == [True, False, False]
+    each.given_back = True
+    assert [claim() for _ in range(2)] == [True, False]

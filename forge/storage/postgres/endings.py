@@ -73,7 +73,7 @@ class Batch:
             found.append(Step(self._queries.settle_keys, {"ids": _ids(keyed)}))
         back = {e.claim.queue for e in self.other if isinstance(e.outcome, Released) and not e.delay}
         if back:  # they may run at once, and perhaps not here
-            found.append(Step(self._queries.notify, {"queues": _texts(sorted(back))}))
+            found.append(Step(self._queries.notify_back, {"queues": _texts(sorted(back))}))
         return found
 
     def read(self, results: Sequence[PGresult]) -> None:

@@ -17,6 +17,8 @@ from forge.storage.postgres.watch import shut_down
 
 __all__ = ["PostgresListener"]
 
+_CHANNELS = ("wake", "back", "cancel", "leader", "drain", "schedule")
+
 
 class PostgresListener(Listener):
     """Reconnects by itself; after each (re)connect everything may have been missed, so it says `*`."""
@@ -29,8 +31,7 @@ class PostgresListener(Listener):
         self._pushed: list[Claim] = []
 
     def wait(self, timeout: float) -> set[str]:
-        """Queues that woke up, `cancel:<pod>`, `leader:`, `drain:<budget>`, `schedule:`, or `*`. DatabaseError: it is
-        away."""
+        """Queues that woke up, and what else `Listener.wait` tells of. DatabaseError: it is away."""
         try:
             if self._conn is None:
                 self._conn = self._connect()
@@ -50,10 +51,7 @@ class PostgresListener(Listener):
         push = f"{self._db.schema}.push.{secrets.token_hex(8)}"
         try:
             with self._db.watched(conn):
-                for channel in (
-                    *(f"{self._db.schema}.{name}" for name in ("wake", "cancel", "leader", "drain", "schedule")),
-                    push,
-                ):
+                for channel in (*(f"{self._db.schema}.{name}" for name in _CHANNELS), push):
                     conn.execute(f'listen "{channel}"')
                 row = conn.execute("select pg_backend_pid()").fetchone()
         except BaseException:

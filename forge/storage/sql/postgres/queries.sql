@@ -396,6 +396,10 @@ on conflict do nothing
 select pg_notify('forge.wake', w.queue) from unnest(:queues::text[]) w(queue)
   left join forge.queue q on q.name = w.queue where q.wake is not false
 
+-- Jobs were given back: they may lie in front of every pod's marks. A pod of the release before hears of the first alone.
+-- name: notify_back
+select pg_notify('forge.wake', w.queue), pg_notify('forge.back', w.queue) from unnest(:queues::text[]) w(queue)
+
 -- Whether a bulk stored a job again that had ended: asked in the same transaction after the COPY, so a job that ended
 -- meanwhile is seen. A bulk's ids were made together, so history has hardly ever anything in their range.
 -- name: ended_between

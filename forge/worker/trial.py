@@ -100,7 +100,11 @@ def watch(tried: Sequence[Tried], within: float, ended: Callable[[int], int | No
     has, if it has."""
     by = dict.fromkeys(tried, time.monotonic() + within)
     while living := [each for each in tried if not each.over]:
-        select.select([each.channel for each in living if not each.mute], [], [], LOOK_EVERY)
+        said = select.poll()
+        for each in living:
+            if not each.mute:
+                said.register(each.channel, select.POLLIN)
+        said.poll(1000 * LOOK_EVERY)
         now = time.monotonic()
         for each in living:
             was_ready = each.ready

@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that it runs 
 
 from bench.common import ROOT, CrashingServer, Progress, finish, options, say
 from forge import fastpath
-from forge.errors import ForgeError
+from forge.errors import ExitCode, ForgeError
 from forge.job import Job, JobFilter, NewJob, Status
 from forge.storage import Storage, open_storage
 
@@ -70,6 +70,12 @@ class Pods:
         """The dead one."""
         self.masters[which].wait()
         self.masters[which] = self._start()
+
+    def start_again(self) -> None:
+        """Those that ended because the database was away just when they began, as a service manager would."""
+        for which, master in enumerate(self.masters):
+            if master.poll() == ExitCode.DATABASE:
+                self.masters[which] = self._start()
 
     def below(self, pid: int) -> list[int]:
         """All processes below one, nearest first."""
@@ -133,6 +139,7 @@ class Killer(threading.Thread):
 
     def run(self) -> None:
         while not self.over.wait(self._random.uniform(0.05, 0.3)):
+            self._pods.start_again()
             dice = self._random.random()
             if dice < 0.02 and self._server is not None:
                 self._crash(self._server)
@@ -203,11 +210,12 @@ def _job(id: Any, number: int) -> NewJob:
     return NewJob(id, kind, b"%d" % number, queue, max_attempts=1000)
 
 
-def wait(ledger: Ledger, storage: Storage, n: int) -> None:
+def wait(pods: Pods, ledger: Ledger, storage: Storage, n: int) -> None:
     """Until every job has ended, or nothing ends any more."""
     last, since = -1, time.monotonic()
     with Progress("ledger", n) as bar:
         while True:
+            pods.start_again()
             ended = ledger.ended()
             bar.at(min(ended, n))
             if ended >= n and _live(storage) == 0:
@@ -266,7 +274,7 @@ def run(args: Any, folder: Path) -> dict[str, Any]:
             time.sleep(0.5)  # the last ones run in peace, so that there is an end
         killer.over.set()
         killer.join()
-        wait(ledger, storage, args.jobs)
+        wait(pods, ledger, storage, args.jobs)
         seconds = time.perf_counter() - since
         codes = pods.stop()
         figures = verdict(ledger, storage, args.jobs) | dict(killer.kills)

@@ -150,7 +150,7 @@ def test_when_a_stopped_pods_jobs_may_be_taken_nothing_of_them_runs(project: Pro
     (project.folder / "go").touch()
     assert job.result(timeout=60) == 1
     assert job.job().crashes == 0
-    assert pod.says("no beat was confirmed") and pod.says("starting over as a new one")
+    assert pod.says("starting over as a new one")  # as its heart may hear before its loop sees how late it is
 
 
 def test_a_whole_tree_that_was_stopped_ends_its_jobs_as_it_wakes(wired: tuple[Project, Wire]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from forge.descendants import parent_of
 from forge.job import Status
 
 from .conftest import TASKS, Pod, Project, alive, eventually
@@ -268,7 +269,9 @@ def test_processes_that_come_from_no_worker_stay(project: Project) -> None:
     os.kill(running.worker, signal.SIGKILL)
     eventually(running.gone, within=15)
     assert alive(before) and alive(helper_pid)
-    os.kill(next(pid for pid in pod.children() if "zygote" in Path(f"/proc/{pid}/cmdline").read_text()), signal.SIGKILL)
+    # A worker that has just been forked still has the zygote's title.
+    mine = [pid for pid in pod.children() if parent_of(pid) == pod.process.pid]
+    os.kill(next(pid for pid in mine if "zygote" in Path(f"/proc/{pid}/cmdline").read_text()), signal.SIGKILL)
     eventually(lambda: pod.says("and its workers with it"))
     eventually(lambda: len(project.events("HELPER")) == 2)
     eventually(lambda: not alive(helper_pid), within=15)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import shutil
+import socket
 import subprocess
 import tempfile
 import time
@@ -52,6 +54,13 @@ def find_binary() -> str:
     return binary
 
 
+def answers(path: Path) -> bool:
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
+        probe.connect(str(path))
+        return True
+    return False
+
+
 @pytest.fixture(scope="module")
 def through(pg_server: str) -> Iterator[Callable[[str], str]]:
     """Makes the URL that leads to a database through a pooler with two connections."""
@@ -67,7 +76,7 @@ def through(pg_server: str) -> Iterator[Callable[[str], str]]:
     command = [binary, *(["-u", owner.pw_name] if root else []), str(folder / "ini")]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        while not (folder / ".s.PGSQL.6432").exists():
+        while not answers(folder / ".s.PGSQL.6432"):  # the file is there before anybody listens
             assert process.poll() is None, (folder / "log").read_text()
             time.sleep(0.01)
         yield (

@@ -31,6 +31,7 @@ __all__ = [
     "how_it_ended",
     "kill_group",
     "kill_marked",
+    "left_running",
     "mark",
     "mark_of",
     "parent_of",
@@ -105,18 +106,36 @@ def kill_group(pid: int, *parents: int) -> None:
             os.killpg(pid, signal.SIGKILL)
 
 
-def children() -> Iterator[int]:
-    """The children of this process, adopted ones and dead ones among them."""
+def children(of: int = 0) -> Iterator[int]:
+    """The children of this process, or of another one, adopted ones and dead ones among them."""
     if not _LINUX:
         return
+    of = of or os.getpid()
     if not Path("/proc/thread-self/children").exists():  # a kernel that was made without it
-        yield from (
-            pid for name in os.listdir("/proc") if name.isdigit() and parent_of(pid := int(name)) == os.getpid()
-        )
+        yield from (pid for name in os.listdir("/proc") if name.isdigit() and parent_of(pid := int(name)) == of)
         return
-    for thread in os.listdir("/proc/self/task"):  # each has its own
+    for thread in os.listdir(f"/proc/{of}/task"):  # each has its own
         with contextlib.suppress(OSError):
-            yield from map(int, Path(f"/proc/self/task/{thread}/children").read_text("ascii").split())
+            yield from map(int, Path(f"/proc/{of}/task/{thread}/children").read_text("ascii").split())
+
+
+def left_running() -> bool:
+    """Whether something runs that comes from this process: a child, or what is detached and was adopted by its parent.
+    Where nobody can tell, nothing does."""
+    try:
+        own, me = mark_of(os.getpid()), os.getpid()
+        adopted = (pid for pid in children(os.getppid()) if pid != me and mark_of(pid) == own) if own else ()
+        return any(_runs(pid) for pid in (*children(), *adopted))
+    except OSError:  # no descriptor to look with
+        return False
+
+
+def _runs(pid: int) -> bool:
+    """Whether it is there, and not merely waiting to be collected."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text("ascii", "replace").rpartition(")")[2].split()[0] not in "ZX"
+    except (OSError, IndexError):
+        return False
 
 
 def kill_marked(ours: Callable[[int], bool], known: Container[int] = ()) -> list[int]:

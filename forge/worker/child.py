@@ -32,6 +32,7 @@ from forge.app.opening import Opening
 from forge.app.registry import Owner
 from forge.config.model import QueueConfig
 from forge.delays import by_default, called
+from forge.descendants import left_running
 from forge.fence import Deadlines
 from forge.job import Cancelled, Claim, Ending, Failed, Released
 from forge.logs import current_job, write_stacks
@@ -55,6 +56,7 @@ TICK = 50  # or longer than these milliseconds if that takes long. A job that do
 
 KEEP_CONNECTIONS = 5.0  # seconds for which those that a handler's own enqueues were made on are kept
 EARLY_KEPT = 100
+LEFT_RUNNING = "a job that was stopped had left processes running"
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 _log = logging.getLogger("forge.worker")
@@ -236,6 +238,8 @@ class Worker:
                 why = None if self.closed else self._recycling.after_job()
             if why is not None:
                 self._leave(why)
+        if ctx is not None and not self.closed and (ctx._why is not None or ctx.remaining <= 0) and left_running():
+            self._leave(LEFT_RUNNING)  # with which they go: the job was stopped, and so shall be what it started
 
     def _reply(self, ending: Ending, seconds: float, now: float) -> None:
         try:

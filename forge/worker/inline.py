@@ -135,8 +135,9 @@ def drain(
             done.add(ending, len(stale))
             if on_job:
                 on_job(ending)
-            if isinstance(ending.outcome.__cause__, KeyboardInterrupt):
-                raise ending.outcome.__cause__
+            cause = ending.outcome.__cause__
+            if cause is not None and issubclass(type(cause), KeyboardInterrupt):
+                raise cause
             claims = claims + more
             if not until_empty:
                 break

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import inspect
 import traceback
-from collections.abc import Sequence
-from types import GeneratorType
+from collections.abc import Callable, Sequence
+from types import GeneratorType, TracebackType
 from typing import Any, TypeVar
 
 import orjson
@@ -27,9 +27,11 @@ __all__ = [
     "children",
     "failed",
     "message_of",
+    "origin",
     "raised",
     "returned",
     "reworded",
+    "traceback_in",
     "traceback_of",
 ]
 
@@ -41,7 +43,7 @@ Made = TypeVar("Made", bound=Outcome)
 _KNOWN: tuple[type[Outcome], ...] = (Done, Failed, Dead, Cancelled, Throttled, Snooze)
 _mro = type.__dict__["__mro__"].__get__  # a metaclass can hide it
 _dict = type.__dict__["__dict__"].__get__  # the same
-_traceback = BaseException.__dict__["__traceback__"].__get__
+traceback_in: Callable[[BaseException], TracebackType | None] = BaseException.__dict__["__traceback__"].__get__
 _MISSING = object()
 _PLAIN = frozenset((int, float, str, bool, bytes, list, tuple, dict))  # values that are just values
 _RUN_IT = "run it to its end in the handler, with a for loop or list()"
@@ -84,7 +86,12 @@ def failed(error: BaseException) -> Failed:
 
 def reworded(outcome: Failed, more: str) -> Failed:
     """The same failure with more to say. Another object: the handler may raise the first one again."""
-    return _made_of(Failed(outcome.message + more), outcome.__cause__ or outcome, outcome.error_type)
+    return _made_of(Failed(outcome.message + more), origin(outcome), outcome.error_type)
+
+
+def origin(outcome: Outcome) -> BaseException:
+    """The exception that it was made of; itself, if of none."""
+    return outcome if outcome.__cause__ is None else outcome.__cause__
 
 
 def message_of(error: BaseException) -> str:
@@ -94,7 +101,7 @@ def message_of(error: BaseException) -> str:
 
 def traceback_of(error: BaseException, own: tuple[str, ...]) -> str | None:
     """The whole chain of causes as text, without the frames of files that are our `own` above the handler."""
-    inside = _traceback(error)
+    inside = traceback_in(error)
     while inside is not None and inside.tb_frame.f_code.co_filename.endswith(own) and inside.tb_next is not None:
         inside = inside.tb_next
     try:

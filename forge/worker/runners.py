@@ -129,7 +129,7 @@ class Seat:
         """Run a coroutine on the seat's own loop, in this context or in a copy of the one here."""
         if self._loop is None or self._loop.get_loop().is_closed():  # `def` handlers can find it, and close it
             self._loop = asyncio.Runner()
-        return self._loop.run(coroutine, context=context or contextvars.copy_context())
+        return to_its_end(self._loop.get_loop(), coroutine, context or contextvars.copy_context())
 
     def close(self) -> None:
         """End the loop, and what it still has to do."""
@@ -228,6 +228,28 @@ class LoopSeat(ThreadSeat):
         except BaseException:
             future.cancel()  # if it was this thread that was interrupted
             raise
+
+
+def to_its_end(
+    loop: asyncio.AbstractEventLoop,
+    coroutine: Coroutine[Any, Any, Any],
+    context: contextvars.Context,
+    *,
+    shared: bool = False,
+) -> Any:
+    """Run a coroutine on this loop. Another task or callback that raises SystemExit would take it along: it goes on,
+    and whoever awaits that task hears of it all the same. If the loop is `shared`, it goes on if somebody stops it too.
+    """
+    task = loop.create_task(coroutine, context=context)
+    while True:
+        try:
+            return loop.run_until_complete(task)
+        except (SystemExit, KeyboardInterrupt):
+            if task.done():
+                raise
+        except RuntimeError:  # stopped
+            if task.done() or not shared or loop.is_closed():
+                raise
 
 
 def _raise_in(thread: int, error: type[BaseException] | None) -> None:
@@ -335,7 +357,7 @@ class AsyncRunner:
 
     def serve(self) -> None:
         self._context = contextvars.copy_context()
-        self._runner.run(self._serve())
+        to_its_end(self._loop, self._serve(), contextvars.copy_context(), shared=True)
 
     async def _serve(self) -> None:
         await self._finished.wait()
@@ -406,7 +428,7 @@ class AsyncRunner:
             seat.interrupt(ctx)
 
     def run(self, coroutine: Coroutine[Any, Any, Any], context: contextvars.Context) -> Any:
-        return self._runner.run(coroutine, context=context)
+        return to_its_end(self._loop, coroutine, context)
 
     def close(self) -> None:
         if self._pool is not None:

@@ -119,8 +119,8 @@ def _after(ctx: Context, handler: Handler, ending: Ending) -> Ending:
     for after in handler.app.hooks.after:
         try:
             after(ctx, ending.outcome)
-        except BaseException:  # noqa: BLE001 (the job has ended)
-            _log.exception("the job has ended, but a hook after it failed")
+        except BaseException as e:  # noqa: BLE001 (the job has ended)
+            _tell("the job has ended, but a hook after it failed", e)
     if isinstance(ending.outcome, Done) or not handler.app.hooks.after:
         return ending
     return ending._replace(outcome=outcomes.raised(ending.outcome))
@@ -177,6 +177,14 @@ def _done(ctx: Context, handler: Handler, outcome: Done) -> Ending:
 
 def raised(ctx: Context, handler: Handler, error: BaseException) -> Ending:
     """The ending of a job whose handler, or what is around it, raised."""
+    try:
+        return _raised(ctx, handler, error)
+    except BaseException as e:  # noqa: BLE001 (the last net: a job without an ending would stay where it is)
+        outcome = outcomes.failed(e) if ctx._why is None else stopped(ctx._why)
+        return Ending(ctx._claim, outcome, delays.by_default(ctx._claim.attempt))
+
+
+def _raised(ctx: Context, handler: Handler, error: BaseException) -> Ending:
     outcome = outcomes.raised(error)
     if isinstance(outcome, Done) and not ctx._written:
         try:
@@ -193,7 +201,7 @@ def _settled(ctx: Context, handler: Handler, ending: Ending) -> Ending:
     if ctx._written:
         if not isinstance(ending.outcome, Done):
             words = "the job is done, by its transaction, but its handler went on and failed"
-            _log.error(words, exc_info=ending.outcome.__cause__ or ending.outcome)
+            _tell(words, outcomes.origin(ending.outcome))
         return Ending(ctx._claim, Written())
     if ctx._why is not None:
         ending = ending._replace(outcome=stopped(ctx._why))
@@ -203,6 +211,15 @@ def _settled(ctx: Context, handler: Handler, ending: Ending) -> Ending:
     if broken is not None:
         ending = ending._replace(outcome=outcomes.reworded(ending.outcome, f" (and its backoff failed: {broken})"))
     return ending._replace(delay=delay)
+
+
+def _tell(words: str, error: BaseException) -> None:
+    """In the log, with its traceback. Printing it asks the exception, which is the user's, more than one would think:
+    whether it is true, for one thing."""
+    try:
+        _log.error(words, exc_info=(type(error), error, outcomes.traceback_in(error)))
+    except BaseException:  # noqa: BLE001 (then without)
+        _log.error("%s: %s", words, outcomes.message_of(error))
 
 
 def unknown_kind(claim: Claim, give_up_after: float | None = None) -> Ending:

@@ -80,6 +80,22 @@ def detach(name: str) -> str:
             return "went"
         except BaseException:
             pass
+
+
+@app.task
+def obedient(name: str) -> None:
+    detach_all()
+    note("START", name, os.getpid())
+    time.sleep(600)
+
+
+@app.task
+async def obedient_async(name: str) -> None:
+    import asyncio
+
+    detach_all()
+    note("START", name, os.getpid())
+    await asyncio.sleep(600)
 """
 EACH = 8  # processes that one job detaches: family is three of them
 
@@ -99,9 +115,9 @@ def project(sqlite_url: str, tmp_path: Path) -> Any:
 class Running:
     """A job that has detached processes, and goes on."""
 
-    def __init__(self, project: Project, name: str, **options: object) -> None:
+    def __init__(self, project: Project, name: str, task: str = "detach", **options: object) -> None:
         before = set(detached(project))
-        self.job: Any = project.enqueue("detach", name, max_attempts=1, **options)
+        self.job: Any = project.enqueue(task, name, max_attempts=1, **options)
         eventually(lambda: any(words[1] == name for words in project.events("START")))
         (self.worker,) = (int(words[2]) for words in project.events("START") if words[1] == name)
         eventually(lambda: len(set(detached(project)) - before) == EACH)
@@ -148,6 +164,39 @@ def test_what_a_handler_detached_goes_with_its_worker_and_no_other(
     assert beside.untouched()  # the worker lives, and what its job left may be of use to the next
     assert pod.stop() == 0
     eventually(beside.gone, within=15)
+
+
+@pytest.mark.parametrize("worker", ["process", "threads", "async"])
+@pytest.mark.parametrize("task", ["obedient", "obedient_async"])
+@pytest.mark.parametrize("how", [cancelled, timed_out], ids=lambda how: how.__name__)
+def test_what_a_job_detached_goes_when_it_is_stopped_though_its_handler_obeys(
+    project: Project, how: Callable[[Project, Running], None], task: str, worker: str
+) -> None:
+    """Its worker need not be killed then, but it is replaced."""
+    project.settings(f'[queues.default]\nmax_workers = 1\nworker = "{worker}"\n')
+    pod = project.start()
+    ends = Running(project, "ends", task, timeout=2 if how is timed_out else 600)
+    how(project, ends)
+    eventually(ends.gone, within=15)
+    eventually(lambda: ends.job.status in (Status.CANCELLED, Status.DEAD))
+    after: Any = project.enqueue("add", 2, 3)
+    assert after.result(timeout=30) == 5
+    assert after.job().attempts == 1
+    assert pod.stop() == 0
+
+
+def test_a_job_that_was_stopped_and_left_nothing_keeps_its_worker(project: Project) -> None:
+    project.configure(1)
+    pod = project.start()
+    before = pod.children()
+    job: Any = project.enqueue("patient")
+    eventually(lambda: project.events("START"))
+    job.cancel()
+    eventually(lambda: job.status is Status.CANCELLED)
+    after: Any = project.enqueue("add", 2, 3)
+    assert after.result(timeout=30) == 5
+    assert pod.children() == before
+    assert pod.stop() == 0
 
 
 @pytest.mark.parametrize("whom", ["master", "zygote"])

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg import RawCursor, errors
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg.pq import ExecStatus, Format, TransactionStatus
+from psycopg.pq import DiagnosticField, ExecStatus, Format, TransactionStatus
 from psycopg.pq.abc import PGresult
 from psycopg.rows import tuple_row
 
@@ -348,8 +348,12 @@ def bare(
 def _check(conn: Connection, result: PGresult) -> None:
     if (status := result.status) == ExecStatus.TUPLES_OK or status == ExecStatus.COMMAND_OK:
         return
-    if conn.broken or conn.closed:
-        raise psycopg.OperationalError(conn.pgconn.get_error_message())
+    # Whatever a server refuses has a code. What has none libpq says itself: nobody is there any more. It may still take
+    # the connection for a good one, if it was lost between two statements.
+    if conn.closed or result.error_field(DiagnosticField.SQLSTATE) is None:
+        message = conn.pgconn.get_error_message()
+        conn.close()
+        raise psycopg.OperationalError(message)
     raise errors.error_from_result(result)
 
 

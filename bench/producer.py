@@ -117,6 +117,12 @@ class Producer:
         if self._process.poll():
             raise RuntimeError(f"the producer ended with {self._process.returncode}")
 
+    def must_go_on(self) -> None:
+        """It has jobs left: a rate that was taken while it had none would be its own, and not the pod's."""
+        self.check()
+        if self._process.poll() is not None:
+            raise RuntimeError("the producer ran out of jobs while the rate was taken")
+
     def so_far(self) -> int:
         """Jobs before the chunk that is being stored."""
         return int(_read(self._state).get("first", 0))

@@ -214,7 +214,8 @@ class Writer:
         for each in found:
             earlier = known.get(id(each.ending))
             if earlier is not None:
-                each.since, each.pause = earlier.since, min(earlier.pause * 2, LONGEST_PAUSE)
+                longer = min(earlier.pause * 2, LONGEST_PAUSE) if each.tried else earlier.pause
+                each.since, each.pause = earlier.since, longer
             each.at = now + each.pause
         self._apart += found
         self._tell_of_apart(now)

@@ -231,7 +231,8 @@ class Storage(abc.ABC):
         return []
 
     def lock_holder(self, claim: Claim) -> str | None:  # noqa: ARG002
-        """Who has locked the row of this claim, for people; None: nobody, or it cannot be told."""
+        """Who has locked the row of this claim, or perhaps what else its end needs, for people; None: nobody, or it
+        cannot be told."""
         return None
 
     @abc.abstractmethod

@@ -10,7 +10,7 @@ import pytest
 
 from forge.job import Status
 
-from .conftest import Project, eventually
+from .conftest import TASKS, Project, eventually
 
 pytestmark = pytest.mark.impl_free
 
@@ -33,6 +33,36 @@ def test_one_locked_row_stalls_no_other_ending(project_on_postgres: Project) -> 
         conn.rollback()
     assert job.result(timeout=30) == "went"
     assert len(project.events("START")) == 1
+    assert pod.stop() == 0
+
+
+PARENT = """
+
+@app.handler("parent")
+def parent(ctx, payload):
+    ctx.enqueue("tasks.add", {"args": [1, 1], "kwargs": {}}, dedupe_key=payload)
+    note("END", "parent")
+"""
+
+
+def test_a_key_that_somebody_is_about_to_store_stalls_no_other_ending(project_on_postgres: Project) -> None:
+    project = project_on_postgres
+    (project.folder / "tasks.py").write_text(TASKS + PARENT)
+    pod = project.start()
+    with psycopg.connect(project.url, application_name="somebody") as conn:
+        project.app.enqueue("tasks.add", {"args": [5, 5], "kwargs": {}}, dedupe_key="k", conn=conn)
+        parent = project.app.enqueue("parent", "k")
+        eventually(lambda: project.events("END"))
+        others: list[Any] = [project.enqueue("add", n, 1) for n in range(20)]
+        free = project.app.enqueue("parent", "another")
+        assert [other.result(timeout=30) for other in others] == [n + 1 for n in range(20)]
+        eventually(lambda: free.status is Status.DONE)
+        eventually(lambda: pod.says(f"the end of parent {parent.id} has waited"))
+        assert pod.says("somebody has locked what it needs, perhaps process")
+        assert pod.says("(somebody, idle in transaction")
+        assert parent.status is Status.IN_PROGRESS
+        conn.commit()
+    eventually(lambda: parent.status is Status.DONE)
     assert pod.stop() == 0
 
 

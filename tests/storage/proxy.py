@@ -64,6 +64,14 @@ class Proxy:
         if not answers_only:
             self._deaf = self._made
 
+    def crash(self) -> None:
+        """Hang up on every connection there is, with the words that a server has for it when it must stop at once."""
+        fields = b"SWARNING\0VWARNING\0C57P02\0Mterminating connection due to immediate shutdown command\0\0"
+        for n, sock in enumerate(list(self._sockets)):
+            if n % 2 == 0:
+                sock.sendall(b"N" + struct.pack("!i", 4 + len(fields)) + fields)
+            _hang_up(sock)
+
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
             while True:

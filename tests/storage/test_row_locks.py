@@ -9,6 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from forge import Forge
 from forge.job import Claim, Done, Ending, Failed, Status, Throttled
 from forge.master import batch as batches
 from forge.master.batch import Batch
@@ -109,6 +110,71 @@ def test_what_many_share_is_not_waited_for_by_each(pg: Storage, pg_url: str) -> 
     again = Batch(pg, [], 3, again=batch.apart)
     again()
     assert statuses(pg, found) == [Status.PENDING] * 40
+
+
+@contextmanager
+def about_to_store(url: str, *keys: str) -> Iterator[None]:
+    """Somebody's transaction that has enqueued jobs with these keys, and does not end."""
+    with psycopg.connect(url, application_name="somebody") as conn, Forge(url) as app:
+        for key in keys:
+            app.enqueue("k", {}, dedupe_key=key, conn=conn)
+        yield
+        conn.commit()
+
+
+def parent(claim: Claim, key: str) -> Ending:
+    """Done, with a follow-up job that has a key."""
+    return Ending(claim, Done(), children=(plain_job("letters", dedupe_key=key),))
+
+
+def until_written(storage: Storage, batch: Batch) -> None:
+    """Try again what was set apart, over and over."""
+    for _ in range(1000):
+        if not batch.apart:
+            return
+        batch = Batch(storage, [], 3, again=batch.apart)
+        batch()
+    raise AssertionError("it never came true")
+
+
+@pytest.mark.parametrize("culprit", [0, 17, 99])
+def test_a_key_that_somebody_is_about_to_store_holds_up_only_who_wants_it_too(
+    pg: Storage, pg_url: str, culprit: int
+) -> None:
+    found = claims(pg, 100)
+    endings = [
+        parent(claim, "k") if n == culprit else parent(claim, f"k{n}") if n % 3 == 0 else Ending(claim, Done())
+        for n, claim in enumerate(found)
+    ]
+    with about_to_store(pg_url, "k"):
+        batch = Batch(pg, endings, 3)
+        batch()
+        assert [each.ending for each in batch.apart] == [endings[culprit]]
+        assert statuses(pg, found).count(Status.DONE) == 99
+    until_written(pg, batch)
+    assert statuses(pg, found) == [Status.DONE] * 100
+
+
+def test_however_many_keys_somebody_is_about_to_store_the_others_are_written_after_a_few_waits(
+    pg: Storage, pg_url: str
+) -> None:
+    found = claims(pg, 200)
+    endings = [parent(claim, f"k{n}") if n < 100 else Ending(claim, Done()) for n, claim in enumerate(found)]
+    with about_to_store(pg_url, *(f"k{n}" for n in range(100) if n != 50)):
+        batch = Batch(pg, endings, 3)
+        batch()
+        assert batch._waits <= batches.MOST_WAITS_IN_ALL + 1
+        assert statuses(pg, found[100:]) == [Status.DONE] * 100
+        # Those for which there was no time come first the next time: one whose key is free does not wait for ever.
+        for _ in range(20):
+            if statuses(pg, [found[50]]) == [Status.DONE]:
+                break
+            batch = Batch(pg, [], 3, again=batch.apart)
+            batch()
+        assert statuses(pg, [found[50]]) == [Status.DONE]
+        assert {each.ending.claim.id for each in batch.apart} == {c.id for n, c in enumerate(found[:100]) if n != 50}
+    until_written(pg, batch)
+    assert statuses(pg, found) == [Status.DONE] * 200
 
 
 def test_a_job_that_went_away_is_not_locked(pg: Storage) -> None:

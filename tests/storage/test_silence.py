@@ -23,7 +23,7 @@ from forge.storage import Storage, open_storage
 from forge.storage.contract import LowWater, Want
 from forge.storage.leases import Holder
 from forge.storage.listener import Listener
-from forge.storage.postgres import connection, watch
+from forge.storage.postgres import claims, connection, watch
 from forge.storage.postgres.pool import Pool, PoolBusyError
 from forge.storage.postgres.watch import Connection
 
@@ -156,24 +156,47 @@ def test_what_people_ask_for_may_take_longer_than_a_silence(pg_url: str) -> None
         assert asked[1].result(60) == {}
 
 
-def test_a_look_for_claims_whose_answer_was_lost_may_take_long(pg_url: str) -> None:
-    """It reads the whole table, which is made to take long by a lock; until it is over nothing is claimed."""
-    with open_storage(pg_url, timeout=0.3) as hasty, psycopg.connect(pg_url) as locking, ThreadPoolExecutor(1) as pool:
-        who = hasty.register("ada", ["letters"], "north", 1)
-        hasty.enqueue(plain_jobs(2))
-        lost = hasty.claim(who, "letters", 1)
+@pytest.mark.parametrize("piece", [0, 2])
+def test_a_look_for_lost_claims_is_not_waited_for_longer_than_any_statement(
+    proxy: Proxy, pg_url: str, monkeypatch: pytest.MonkeyPatch, piece: int
+) -> None:
+    """It reads the whole table, and until it is over nothing is claimed: it is made in pieces, and whichever of them is
+    not answered, it is made again on another connection."""
+    monkeypatch.setattr(claims, "PAGES_AT_ONCE", 1)
+    silent = iter([False] * (1 + piece) + [True])  # first its size is asked for
+
+    def pipeline(conn: Connection, steps: Any) -> Any:
+        if next(silent, False):
+            proxy.fall_silent()
+        return connection.pipeline(conn, steps)
+
+    with open_storage(proxy.url, timeout=LIMIT) as storage, ThreadPoolExecutor(1) as pool:
+        who = storage.register("ada", ["letters"], "north", 1)
+        storage.enqueue(plain_jobs(200))
+        lost = storage.claim(who, "letters", 150)
         who.doubtful[lost[0].token] = [0.0]
-        locking.execute("lock table forge.job in access exclusive mode")
-        claiming = pool.submit(hasty.claim, who, "letters", 5)
-        with psycopg.connect(pg_url, autocommit=True) as looking:
-            waited = (
-                "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
-                " and clock_timestamp() - query_start > interval '1 s'"
-            )
-            while looking.execute(waited).fetchall() != [(1,)] and not claiming.done():
-                time.sleep(0.01)
-        locking.rollback()
-        assert len(claiming.result(60)) == 2
+        monkeypatch.setattr(claims, "pipeline", pipeline)
+        again = pool.submit(storage.claim, who, "letters", 300)
+        assert len(again.result(60)) == 200
+        assert next(silent, None) is None
+        assert sorted(each.id for each in storage.claims_of(who.pod.id)) == sorted(ids(again.result()))
+    check_whole(pg_url)
+
+
+def test_a_row_that_moves_while_all_are_looked_at_is_found_once(pg_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "PAGES_AT_ONCE", 1)
+    with open_storage(pg_url) as storage, psycopg.connect(pg_url, autocommit=True) as other:
+        who = storage.register("ada", ["letters"], "north", 1)
+        storage.enqueue(plain_jobs(200))
+        claimed = storage.claim(who, "letters", 200)
+
+        def pipeline(conn: Connection, steps: Any) -> Any:
+            found = connection.pipeline(conn, steps)
+            other.execute("update forge.job set payload = to_json(repeat(md5(random()::text), 50))")
+            return found
+
+        monkeypatch.setattr(claims, "pipeline", pipeline)
+        assert sorted(ids(storage.claims_of(who.pod.id))) == sorted(ids(claimed))
 
 
 def test_a_producer_that_is_slow_over_its_jobs_is_not_taken_for_a_silent_server(pg_url: str) -> None:

@@ -60,7 +60,7 @@ from forge.storage.postgres.leases import PostgresLeases, led
 from forge.storage.postgres.lines import PostgresLines
 from forge.storage.postgres.listener import PostgresListener
 from forge.storage.postgres.metrics import PostgresMetrics
-from forge.storage.postgres.rows import as_job, bare_claim, columns, encoded, fields, packed_ids, text_array, uuid_of
+from forge.storage.postgres.rows import as_job, columns, encoded, fields, packed_ids, text_array, uuid_of
 from forge.storage.postgres.schedules import PostgresSchedules
 from forge.storage.postgres.shares import PostgresShares
 from forge.storage.statements import check_schema_name, load_queries
@@ -292,9 +292,7 @@ class PostgresStorage(Storage):
         refusals.try_writing(self._claims.db, self._queries, size)
 
     def claims_of(self, pod: int) -> list[Claim]:
-        find = Step(self._queries.claims_of_pods, {"pods": [pod], "orphans": False})
-        rows = self._db.run(Step(self._queries.take_your_time, {}), find)[1].fetchall()
-        return [bare_claim(*row) for row in rows]
+        return self._claims.search("claims_of_pods", pods=[pod], orphans=False)
 
     def exchange(
         self, who: Incarnation, endings: Sequence[Ending], wants: Sequence[Want], *, max_crashes: int = MAX_CRASHES
@@ -369,8 +367,8 @@ class PostgresStorage(Storage):
         fates: Fates | None = None,
     ) -> int:
         """End every claim of these pods the same way, and with `all` those of pods that nobody knows of."""
-        rows = self._long("claims_of_pods", pods=list(pods), orphans=all)
-        endings = [Ending(bare_claim(*row), outcome, delay) for row in rows]
+        claims = self._claims.search("claims_of_pods", pods=list(pods), orphans=all)
+        endings = [Ending(claim, outcome, delay) for claim in claims]
         stale = [self.finalize(endings[at : at + 1000], fates=fates) for at in range(0, len(endings), 1000)]
         return len(endings) - sum(map(len, stale))
 

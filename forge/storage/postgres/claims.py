@@ -27,7 +27,7 @@ from forge.storage.contract import (
     run_plan,
 )
 from forge.storage.low_water import MOST_BYTES, LowWater, Marks, full, scan
-from forge.storage.postgres.connection import LONG, Connection, Database, hot, pipeline
+from forge.storage.postgres.connection import Connection, Database, hot, pipeline
 from forge.storage.postgres.endings import Batch
 from forge.storage.postgres.refusals import impatience
 from forge.storage.postgres.rows import as_claims, bare_claim, marks_params, micros_since_2000, packed_ids, text_array
@@ -40,6 +40,7 @@ _LONG_AGO = (-(10**17), UUID(int=0))  # before all that run
 # A claim whose answer was lost can still commit while its backend works on: look for it after so many seconds. Seldom:
 # it reads the whole table.
 _LOOK_AFTER = (0.0, 1.0, 5.0, 20.0, 60.0)
+PAGES_AT_ONCE = 16_384  # of the table, read by one statement: 128 MB
 _MOST_OFFERS = 65_536  # bytes of the table of offers; it has a page or two
 # Follow-up jobs in one statement: those with keys are matched one with another.
 _CHILDREN_AT_ONCE = 200
@@ -291,8 +292,7 @@ class Claims:
         now = time.monotonic()
         due = [token for token, looks in who.doubtful.items() if looks[0] <= now]
         if due:
-            rows = self._db.run(*self._claimed(due), limit=LONG)[-1].fetchall()
-            found = self._counted(who, [bare_claim(*row) for row in rows])  # their ends are counted too
+            found = self._counted(who, self.search("claimed", claims=due))  # their ends are counted too
             self.finalize([Ending(claim, Released()) for claim in found])
             for token in due:
                 looks = [look for look in who.doubtful[token] if look > now]
@@ -301,10 +301,20 @@ class Claims:
                 else:
                     del who.doubtful[token]
 
-    def _claimed(self, tokens: list[int]) -> list[Step]:
-        """On connections that go by index, where it cannot."""
-        settings = Step(self._queries.plan_by_scan, {}), Step(self._queries.take_your_time, {})
-        return [*settings, Step(self._queries.claimed, {"claims": tokens})]
+    def search(self, name: str, **params: Any) -> list[Claim]:
+        """Claims found by a statement that reads all jobs, piece by piece, with just enough of each to end it. A job
+        that is claimed or ends meanwhile may be among them, or not."""
+        query = getattr(self._queries, name)
+
+        def work(conn: Connection) -> list[Claim]:
+            pages = pipeline(conn, [Step(self._queries.job_pages, {})])[0].fetchall()[0][0]
+            found: list[Claim] = []
+            for first in range(0, pages, PAGES_AT_ONCE):
+                piece = {"first": f"({first},0)", "end": f"({first + PAGES_AT_ONCE},0)"}
+                found += [bare_claim(*row) for row in pipeline(conn, [Step(query, {**params, **piece})])[0].fetchall()]
+            return found
+
+        return self._db.attempt(work, snapshot=True)
 
 
 class _Try:

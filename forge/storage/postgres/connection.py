@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg import RawCursor, errors
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg.pq import ExecStatus, Format, TransactionStatus
+from psycopg.pq import DiagnosticField, ExecStatus, Format, TransactionStatus
 from psycopg.pq.abc import PGresult
 from psycopg.rows import tuple_row
 
@@ -78,7 +78,9 @@ _GONE = ("57P01", "57P02", "57P03")  # the sqlstates of a server that ends its s
 TIMEOUT = 8.0  # seconds that the server has for a statement, unless it is known to take long
 # Seconds that its answer has to come after that: then the connection is given up, for nobody is at the other end.
 SILENCE = 2.0
-LONG = 15 * 60.0  # seconds for statements that are known to take long: `take_your_time` says so to the server
+# Seconds for what people ask for, which may have to read all there is: `take_your_time` says so to the server. Not for
+# what a pod asks: it would wait as long for a server that has fallen silent.
+LONG = 15 * 60.0
 PATIENCE = sum(RETRY_DELAYS)  # seconds in which a verb that cannot reach the server is tried again
 _LATER = 2.0  # seconds between tries when those delays are used up
 
@@ -185,13 +187,13 @@ class Database:
 
     # -- verbs -------------------------------------------------------------------------------------------------
 
-    def _once(self, work: Callable[[Connection], T], limit: float | None) -> T:
+    def _once(self, work: Callable[[Connection], T], limit: float | None, snapshot: bool) -> T:
         pool = self.pool()
         conn = pool.take()
         try:
             _quiet.here.on = True
             with self.watched(conn, limit):
-                return self._within(conn, work)
+                return self._in_snapshot(conn, work) if snapshot else self._within(conn, work)
         finally:
             _quiet.here.on = False
             fine = not conn.was_cut and conn.pgconn.transaction_status == TransactionStatus.IDLE
@@ -205,15 +207,30 @@ class Database:
             _limit(conn, self._timeout, local=True)
             return work(conn)
 
+    def _in_snapshot(self, conn: Connection, work: Callable[[Connection], T]) -> T:
+        """The same, in one transaction. If it fails the connection is in the middle of it, and is not used again."""
+        conn.execute("begin isolation level repeatable read, read only", prepare=False)
+        if conn.prepare_threshold is None and self._must_limit:
+            _limit(conn, self._timeout, local=True)
+        found = work(conn)
+        conn.execute("commit", prepare=False)
+        return found
+
     def attempt(
-        self, work: Callable[[Connection], T], retries: Sequence[float] = RETRY_DELAYS, *, limit: float | None = None
+        self,
+        work: Callable[[Connection], T],
+        retries: Sequence[float] = RETRY_DELAYS,
+        *,
+        limit: float | None = None,
+        snapshot: bool = False,
     ) -> T:
         """Run `work` on a pooled connection, again after a passing failure. `work` must be safe to repeat. `limit` is
-        the most seconds that one of its statements may take, if it is not the usual."""
+        the most seconds that one of its statements may take, if it is not the usual. With `snapshot` all of them see
+        the database as it is at the first one."""
         began, tries = time.monotonic(), 0
         while True:
             try:
-                return self._once(work, limit)
+                return self._once(work, limit, snapshot)
             except psycopg.Error as e:
                 if _is_lost(e):
                     self.pool().drop_idle()  # they may be lost with it: one try each would use up all tries
@@ -348,8 +365,12 @@ def bare(
 def _check(conn: Connection, result: PGresult) -> None:
     if (status := result.status) == ExecStatus.TUPLES_OK or status == ExecStatus.COMMAND_OK:
         return
-    if conn.broken or conn.closed:
-        raise psycopg.OperationalError(conn.pgconn.get_error_message())
+    # Whatever a server refuses has a code. What has none libpq says itself: nobody is there any more. It may still take
+    # the connection for a good one, if it was lost between two statements.
+    if conn.closed or result.error_field(DiagnosticField.SQLSTATE) is None:
+        message = conn.pgconn.get_error_message()
+        conn.close()
+        raise psycopg.OperationalError(message)
     raise errors.error_from_result(result)
 
 

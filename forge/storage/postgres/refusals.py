@@ -15,6 +15,8 @@ from forge.storage.statements import Queries
 
 __all__ = ["impatience", "lock_holder", "locked", "try_writing"]
 
+_PERHAPS = "perhaps "
+
 
 def impatience(conn: Connection, queries: Queries, seconds: float) -> list[Step]:
     """What makes locks be waited for no longer than so. On a session of our own it is set once, and stays; behind a
@@ -37,12 +39,13 @@ def locked(db: Database, queries: Queries, ids: Sequence[UUID]) -> set[UUID]:
 
 
 def lock_holder(db: Database, queries: Queries, claim: Claim) -> str | None:
-    """Who has locked the job's row, as far as the row itself tells."""
-    rows = db.run(Step(queries.lock_holder, {"id": claim.id}))[0].fetchall()
-    if not rows:
-        return None
-    pid, application, state, seconds = rows[0]
-    return f"process {pid} ({application or 'no name'}, {state}, its transaction is {seconds:.0f} s old)"
+    """Who has locked the job's row, as far as the row itself tells; else who may hold what else its end needs."""
+    for words, query, params in (("", queries.lock_holder, {"id": claim.id}), (_PERHAPS, queries.lock_suspect, {})):
+        if rows := db.run(Step(query, params))[0].fetchall():
+            pid, application, state, seconds = rows[0]
+            who = f"{application or 'no name'}, {state}, its transaction is {seconds:.0f} s old"
+            return f"{words}process {pid} ({who})"
+    return None
 
 
 def try_writing(db: Database, queries: Queries, size: int) -> None:

@@ -127,9 +127,18 @@ update forge.job set status = 'in_progress', attempts = attempts + 1, claim = :c
          limit :n::bigint) due)::tid[])
 returning priority, run_at, id, kind, payload, attempts, max_attempts, timeout, keep_result, dedupe_key
 
--- What claims whose answer was lost had in fact claimed. Reads the whole table: for after an outage.
+-- Reads the whole table, in pieces of so many pages: however large it is, each of them is answered soon, or the connection
+-- is dead. They are read in one snapshot, or a row that moves to another page meanwhile might be in none.
+-- name: job_pages
+select pg_relation_size('forge.job') / current_setting('block_size')::int
+
+-- part: in_piece
+ctid >= :first::text::tid and ctid < :end::text::tid
+
+-- What claims whose answer was lost had in fact claimed: for after an outage.
 -- name: claimed
-select id, claim, dedupe_key is not null, queue from forge.job where status = 'in_progress' and claim = any(:claims::bigint[])
+select id, claim, dedupe_key is not null, queue from forge.job
+ where {in_piece} and status = 'in_progress' and claim = any(:claims::bigint[])
 
 -- The hot ending. A row whose token is stale is not found. Answers how many were moved, and which ones only when some are
 -- missing: a thousand ids each time cost 1 µs a job.
@@ -234,6 +243,17 @@ select a.pid, a.application_name, coalesce(a.state, ''), extract(epoch from now(
   from forge.job j join pg_locks l on l.locktype = 'transactionid' and l.transactionid = j.xmax and l.granted
   join pg_stat_activity a on a.pid = l.pid
  where j.id = :id::uuid and a.pid <> pg_backend_pid() limit 1
+
+-- Who may hold what an ending needs besides its row, a key that is not yet committed for example: the oldest transaction
+-- that has locked or written rows of these tables.
+-- name: lock_suspect
+select a.pid, a.application_name, coalesce(a.state, ''), extract(epoch from now() - a.xact_start)::float8
+  from pg_locks l join pg_stat_activity a on a.pid = l.pid
+ where l.locktype = 'relation' and l.granted and l.mode <> 'AccessShareLock' and a.pid <> pg_backend_pid()
+   and l.database = (select d.oid from pg_database d where d.datname = current_database())
+   and l.relation in ('forge.job'::regclass, 'forge.job_key'::regclass, 'forge.queue'::regclass, 'forge.line_queue'::regclass)
+   and a.xact_start < now() - interval '3 s'
+ order by a.xact_start limit 1
 
 -- What an ending writes, to be undone: whether the database takes any.
 -- name: try_history
@@ -527,7 +547,7 @@ select set_config('statement_timeout', '0', true)
 
 -- name: claims_of_pods
 select id, claim, dedupe_key is not null, queue from forge.job j
- where status = 'in_progress'
+ where {in_piece} and status = 'in_progress'
    and (claim >> 32 = any(:pods::bigint[])
         or :orphans::boolean and not exists (select from forge.pod p where p.id = j.claim >> 32))
 

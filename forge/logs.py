@@ -233,6 +233,9 @@ def setup(config: LoggingConfig, who: str) -> None:
             _handler.close()
     root.addHandler(handler)
     root.setLevel(config.level.upper())
+    for name, logger in logging.Logger.manager.loggerDict.items():
+        if name.partition(".")[0] == "forge" and isinstance(logger, logging.Logger):
+            logger.disabled = False  # a module's `dictConfig` does that to all that it does not name
     _handler = handler
 
 

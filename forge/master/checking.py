@@ -157,7 +157,8 @@ def _ready(message: dict[str, Any]) -> None:
             raise ProtocolError(f"a kind is {shown(about)}")
         for name in ("base", "cap") if "curve" in about else ():
             number(about, name, 0, 86_400)
-    message["unsafe"] = [clean_text(each) for each in listed(message, "unsafe", str)]
+    for name in ("unsafe", "remarks"):
+        message[name] = [clean_text(each) for each in listed(message, name, str)]
     message["schedules"] = tuple(schedule(each) for each in listed(message, "schedules", dict))
 
 

@@ -60,6 +60,7 @@ class Nursery:
         self._overdue = False
         self.kinds: dict[str, dict[str, Any]] = {}
         self.unsafe: list[str] = []
+        self.remarks: list[str] = []
         self.schedules: tuple[NewSchedule, ...] = ()  # of the configuration and of code
         self._may_be_empty = may_be_empty
         self._lines = Lines()
@@ -129,16 +130,18 @@ class Nursery:
         return True
 
     def _is_ready(self, message: dict[str, Any]) -> None:
-        self.kinds, self.unsafe, self.schedules = message["kinds"], message["unsafe"], message["schedules"]
+        self.kinds, self.schedules = message["kinds"], message["schedules"]
+        self.unsafe, self.remarks = message["unsafe"], message["remarks"]
         if not self._may_be_empty and all(about.get("builtin") for about in self.kinds.values()):
             raise ConfigError('no tasks to run; name their modules in forge.toml: modules = ["tasks"]')
         self.ready = True
 
     def warnings(self, *, strict: bool) -> list[str]:
-        """What its modules left running that does not survive a fork; `ConfigError` where that is refused."""
+        """What its modules left running that does not survive a fork, `ConfigError` where that is refused; and what
+        else there is to say of them."""
         if self.unsafe and strict:
             raise ConfigError(f'{"; ".join(self.unsafe)}; fork_safety = "warn" starts all the same')
-        return [f"not safe to fork: {sentence}" for sentence in self.unsafe]
+        return [*(f"not safe to fork: {sentence}" for sentence in self.unsafe), *self.remarks]
 
     def fork(
         self, label: str, serial: int, *, alone: bool = False, output: tuple[int, int] | None = None

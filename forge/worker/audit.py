@@ -2,7 +2,7 @@
 
 In the zygote, after each import. A forked worker does not have the thread, but it has the locks that the thread held.
 It has the socket too, and so have all others: whoever reads first would get the answer that another one waits for. So
-each worker is cut off from it, see `Audit.cut`.
+each worker is cut off from it, and has an event loop's means to wake itself anew, see `Audit.cut`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import sys
 import threading
 from collections.abc import Container, Iterator
 from contextlib import contextmanager, suppress
+
+from forge.worker.pairs import epolls, pairs, peer_of, renew_epoll, renew_pair
 
 __all__ = ["Audit"]
 
@@ -34,6 +36,7 @@ class Audit:
         self._threads = set(threading.enumerate())
         self._before = frozenset(_open())
         self._known = set(self._before)
+        self._epolls: set[int] = set()
 
     def look(self, module: str) -> None:
         """After the import of a module: add a sentence for each thread, socket and database that it has left."""
@@ -41,25 +44,44 @@ class Audit:
             if thread not in self._threads:
                 self._threads.add(thread)
                 self.found.append(f"{module}: left the thread {thread.name} running")
-        for each in sorted(_open() - self._known):
+        self._epolls = set(epolls())
+        opened = _open()
+        own_pairs = _pairs([fd for fd, _ in opened - self._before])
+        for each in sorted(opened - self._known):
             self._known.add(each)
-            if words := _said(each[0]):
+            if not any(each[0] in pair for pair in own_pairs) and (words := _said(each[0])):
                 self.found.append(f"{module}: left {words}")
 
     def cut(self, own: Container[int] = ()) -> None:
         """In a worker, before any other code: its copies of connections that were opened since the beginning become
         ones whose other end is closed. So a library sees that its connection is broken, and cannot read an answer that
-        is another worker's, nor say goodbye on its behalf. `own` are descriptors to leave alone.
+        is another worker's, nor say goodbye on its behalf. Pairs of which it has both ends, and what waits for them,
+        become its own. `own` are descriptors to leave alone.
 
         Looked for anew: a thread that a module has left running may have connected since the import."""
-        shared = [fd for fd, _ in _open() - self._before if fd not in own and _is_connection(fd)]
-        if not shared:
-            return
-        dead, other = socket.socketpair()
-        with dead, other:
-            other.close()
-            for fd in shared:
-                os.dup2(dead.fileno(), fd, inheritable=False)
+        opened = [fd for fd, _ in _open() - self._before if fd not in own]
+        own_pairs = _pairs(opened)
+        for pair in own_pairs:
+            renew_pair(*pair)
+        shared = [fd for fd in opened if not any(fd in pair for pair in own_pairs) and _is_connection(fd)]
+        if shared:
+            dead, other = socket.socketpair()
+            with dead, other:
+                other.close()
+                for fd in shared:
+                    os.dup2(dead.fileno(), fd, inheritable=False)
+        for fd in self._epolls.intersection(epolls()) if self._epolls else ():
+            renew_epoll(fd)
+
+
+def _pairs(fds: list[int]) -> list[tuple[int, int]]:
+    """Of which a process has both ends."""
+    streams = []
+    for fd in fds:
+        with suppress(OSError), _copy(fd) as copy:
+            if copy.family == socket.AF_UNIX and copy.type not in _DATAGRAMS and not _named(copy):
+                streams.append(fd)
+    return pairs(streams) if len(streams) > 1 else []
 
 
 def _open() -> set[tuple[int, int]]:
@@ -113,13 +135,21 @@ def _listens(sock: socket.socket) -> bool:
     return False
 
 
+def _named(sock: socket.socket) -> bool:
+    """Whether it listens, or is a connection to somebody who did."""
+    try:
+        return bool(sock.getsockname() or sock.getpeername())
+    except OSError:
+        return True
+
+
 def _is_own_pair(sock: socket.socket) -> bool:
-    """Whether this process, or the zygote that it was forked from, has made both ends. An event loop has such a pair to
-    wake itself; cut off, it would never wake again."""
-    if sock.family != socket.AF_UNIX:
+    """Whether this process, or the zygote that it was forked from, has made both ends, where nobody tells where they
+    are. An event loop has such a pair to wake itself; cut off, it would never wake again."""
+    if sock.family != socket.AF_UNIX or _named(sock) or peer_of(sock.fileno()) is not None:
         return False
     with suppress(OSError):
-        return not sock.getsockname() and not sock.getpeername() and _maker(sock) in (os.getpid(), os.getppid())
+        return _maker(sock) in (os.getpid(), os.getppid())
     return False
 
 

@@ -96,8 +96,7 @@ class Zygote:
         _hold_signals()  # whatever the modules have made of them
         read_settings(self._folder)
         schedules, remarks = declared(self._config, self._known)
-        for remark in (*remarks, *elsewhere(self._known, self._config)):
-            logging.getLogger("forge.zygote").warning("%s", remark)
+        remarks += elsewhere(self._known, self._config)
         gc.collect()
         gc.freeze()
         signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
@@ -105,7 +104,9 @@ class Zygote:
         if trial:
             self._try_workers(trial)
         told = [schedule.as_message() for schedule in schedules]
-        self._say(ready=True, kinds=_described(self._known), unsafe=self._audit.found, schedules=told)
+        # The master says what there is to say: a module may have turned off all logging here.
+        said = {"unsafe": self._audit.found, "remarks": remarks}
+        self._say(ready=True, kinds=_described(self._known), schedules=told, **said)
         # The master's death is no longer the end at once: there is something to do then.
         if PARENT_GONE:
             signal.signal(PARENT_GONE, lambda *_: None)
@@ -221,6 +222,8 @@ class Zygote:
         def become(parent: int) -> NoReturn:
             die_with_parent(parent)
             os.umask(self._umask)
+            with suppress(OSError):  # it may be gone
+                os.chdir(self._folder)
             become_program(order, fds, self._environ)
 
         pid, why = self._child(become)

@@ -122,7 +122,7 @@ SCHEDULE = {
 }
 KINDS = {"k": {"curve": "fixed", "base": 1.0, "cap": 2.0}}
 ZYGOTE_LINES: list[dict[str, Any]] = [
-    {"ready": True, "kinds": KINDS, "unsafe": ["u"], "schedules": [SCHEDULE]},
+    {"ready": True, "kinds": KINDS, "unsafe": ["u"], "remarks": ["r"], "schedules": [SCHEDULE]},
     {"failed": "no such module", "code": 3},
     {"forked": "q/0", "serial": 1, "pid": WORKER},
     {"forked": "q/0", "serial": 1, "pid": 0, "error": "no room"},

@@ -40,6 +40,21 @@ def test_the_master_says_so_at_its_start_and_at_each_reload(project: Project) ->
     assert not (project.folder / "jobs.db").exists(), "nothing was opened to find out"
 
 
+# As many projects do it, and the default of `disable_existing_loggers` is True.
+QUIET = """
+
+import logging.config
+logging.config.dictConfig({"version": 1, "root": {"level": "CRITICAL", "handlers": []}})
+logging.disable()
+"""
+
+
+def test_the_master_says_so_whatever_a_module_makes_of_logging(project: Project) -> None:
+    bind(project, 'Forge("sqlite:///jobs.db")', QUIET)
+    assert project.start().says(SAID)
+    assert SAID in project.run("--check").stderr
+
+
 def test_check_and_doctor_say_so(project: Project) -> None:
     bind(project, 'Forge("sqlite:///jobs.db")')
     checked = project.run("--check")

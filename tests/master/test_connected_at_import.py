@@ -75,3 +75,30 @@ def test_the_connection_itself_is_not_ended_by_a_worker_that_lets_go_of_it(proje
         found = conn.execute("select count(*) from pg_stat_activity where pid = %s", [int(backend)]).fetchone()
     assert found == (1,), "the zygote's own is still there"
     assert pod.stop() == 0
+
+
+LOOP = """
+import asyncio
+from forge import Forge
+
+app = Forge()
+loop = asyncio.new_event_loop()
+
+
+@app.task
+def add(a: int, b: int) -> int:
+    async def in_threads() -> int:
+        for _ in range(20):
+            await loop.run_in_executor(None, int)
+        return a + b
+
+    return loop.run_until_complete(in_threads())
+"""
+
+
+def test_nobody_takes_the_wake_ups_of_a_loop_that_was_made_at_import(project: Project) -> None:
+    (project.folder / "tasks.py").write_text(LOOP)
+    pod = project.start()
+    jobs = [project.enqueue("add", n, 1) for n in range(100)]
+    assert [job.result(timeout=30) for job in jobs] == list(range(1, 101))  # type: ignore[attr-defined]
+    assert not pod.says("not safe to fork")

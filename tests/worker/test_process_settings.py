@@ -250,3 +250,30 @@ def test_a_program_does_not_have_the_umask_of_the_modules(start: Any, tmp_path: 
     assert zygote.next()["started"] == 1
     assert zygote.next()["status"] == 0
     assert int((tmp_path / "said").read_text(), 8) == usual
+
+
+def test_a_program_does_not_have_the_directory_of_the_modules(start: Any, tmp_path: Path) -> None:  # noqa: F811
+    (tmp_path / "below").mkdir()
+    zygote: Zygote = start({"tasks": IMPORTS + "os.chdir('/')\n" + TASKS})
+    assert zygote.next()["ready"]
+    with open(os.devnull) as null, (tmp_path / "said").open("w") as said:
+        line = order_line("exec", number=1, argv=["pwd"], env={}, cwd="below")
+        socket.send_fds(zygote.control, [line], [null.fileno(), said.fileno(), said.fileno()])
+    assert zygote.next()["started"] == 1
+    assert zygote.next()["status"] == 0
+    assert (tmp_path / "said").read_text() == f"{tmp_path / 'below'}\n"
+
+
+def test_what_forge_says_in_a_worker_is_not_what_a_module_disables(
+    start: Any,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    quiet = "import logging.config\nlogging.config.dictConfig({'version': 1, 'root': {'level': 'CRITICAL'}})\n"
+    settings = f'[logging]\nfile = "{tmp_path}/log"\n'
+    zygote: Zygote = start({"tasks": IMPORTS + quiet + TASKS}, settings)
+    assert zygote.next()["ready"]
+    worker = zygote.fork("default/0")
+    worker.line(hello=worker.pid)
+    assert reply(worker, "run", "logging.getLogger('forge.worker').error('heard')")["status"] == "ok"
+    assert "default/0  heard\n" in (tmp_path / "log").read_text()
+    worker.channel.close()

@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
+from uuid import UUID
 
 from forge.config import LARGEST_PAYLOAD, suggest
 from forge.job import Claim, Dead, Ending, Released
@@ -64,6 +65,7 @@ class Claimer:
         self._heavy: set[Lane] = set()  # lanes that hold large payloads
         # Somebody who keeps the jobs that are not for workers, and answers with the others.
         self.take: Callable[[Sequence[Claim]], Sequence[Claim]] = lambda claims: claims
+        self.elsewhere: Callable[[], frozenset[str]] = frozenset  # the kinds of those jobs
 
     def start(self) -> None:
         """Start the courier."""
@@ -148,20 +150,23 @@ class Claimer:
         lane.begin(now)
         who, queue, water = self._presence.who, lane.queue, lane.low_water
         allowed = {scope: self._budgets.reserve(scope, n) for scope in turns.scopes}
+        behind = 1 if self.elsewhere() else lane.behind
 
         def came(taken: Taken | None, error: str | None) -> None:
             taken = taken or Taken([], {}, False)
             for scope, tokens in allowed.items():
                 if tokens:  # said also if all were needed: only then do they count as spent
                     self._budgets.give_back(scope, tokens - taken.spent.get(scope, 0))
-            self._came(lane, n, most_bytes, who, taken.claims, error, taken.more)
+            self._came(lane, n, most_bytes, who, taken.claims, error, taken.more, taken.chains)
             if error is None and not turns.scopes <= allowed.keys():
                 lane.wake()  # with tokens of a budget that it has just heard of
             elif turns.closed and turns.scopes:
                 lane.due_in(TOKENS_AGAIN, time.monotonic())
 
-        errand = self._timed(lambda: claim_in_turn(self._storage, who, queue, n, water, turns, allowed, most_bytes))
-        self.courier.send(errand, came)
+        self.courier.send(
+            self._timed(lambda: claim_in_turn(self._storage, who, queue, n, water, turns, allowed, most_bytes, behind)),
+            came,
+        )
 
     def _timed(self, errand: Callable[[], T]) -> Callable[[], T]:
         def run() -> T:
@@ -193,6 +198,7 @@ class Claimer:
         claims: Sequence[Claim],
         error: str | None,
         more: bool = False,
+        chains: Sequence[Sequence[Claim]] = (),
     ) -> None:
         now = time.monotonic()
         self.claimed += len(claims)
@@ -203,16 +209,32 @@ class Claimer:
             self._presence.is_back()
         size = payload_bytes(claims)
         found = asked if more or full(claims, asked, most_bytes, size) else len(claims)
+        for chain in chains:
+            self._writer.chains.add(chain)
         # Back at once if the pod was reaped meanwhile (nobody would know that they are ours) or is about to go.
         if who is not self._presence.who or self.stopping or lane.closing:
             self._writer.release(claims)
             claims = []
+        if chains:
+            claims = self._unchained(lane, claims, chains)
         if size > LARGEST_PAYLOAD:
             claims = self._sendable(claims)
         lane.weigh_in(len(claims), size)
-        lane.claimed(self._known(self.take(lane.capped(claims)), now), asked, found)
+        lane.claimed(self._known(self.take(lane.capped(claims)), now), asked, found, chains)
         if lane.heavy:
             self._heavy.add(lane)
+
+    def _unchained(self, lane: Lane, claims: Sequence[Claim], chains: Sequence[Sequence[Claim]]) -> Sequence[Claim]:
+        """Of a chain whose jobs are not all for one worker, one after the other, only the first stays."""
+        others = self.elsewhere()
+        back: set[UUID] = set()
+        for chain in chains:
+            if any(claim.kind in others or lane.suspects.runs_alone(claim.id) for claim in chain):
+                back |= {claim.id for claim in chain[1:]}
+        if not back:
+            return claims
+        self._writer.release([claim for claim in claims if claim.id in back])
+        return [claim for claim in claims if claim.id not in back]
 
     def _sendable(self, claims: Sequence[Claim]) -> Sequence[Claim]:
         """But for those whose payload is too long for a worker, whoever has stored it. It would not survive that."""

@@ -7,7 +7,7 @@ import math
 import os
 import selectors
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from forge.descendants import how_it_ended, kill_group
@@ -46,8 +46,10 @@ class Crew:
         lanes: Mapping[str, Lane],
         selector: selectors.BaseSelector,
         ended: Callable[[Ending], None],
+        apart: Callable[[Sequence[Claim]], tuple[Sequence[Claim], Sequence[Claim]]] = lambda claims: (claims, ()),
     ) -> None:
-        """`ended` is told the ending of each job that died with its worker."""
+        """`ended` is told the ending of each job that died with its worker. `apart` divides jobs into those in no chain
+        and those in one."""
         self.nurseries: Nurseries  # set by whoever made both
         self.hear: Callable[[Slot], bool]  # the same; reads what a worker has said, False: nothing
         self.stopping = False  # nobody is replaced any more
@@ -55,7 +57,7 @@ class Crew:
         self.notice = math.inf, 0.0  # monotonic: from when on jobs are told to stop, with this grace
         self.ready_within = 30.0  # seconds for a worker to say hello
         self.outputs = Outputs(selector)
-        self._lanes, self._selector, self._ended = lanes, selector, ended
+        self._lanes, self._selector, self._ended, self._apart = lanes, selector, ended, apart
         self._gone: dict[Slot, float] = {}  # workers whose channel has closed, since when
         self._exits: dict[Slot, int] = {}  # how workers ended; told by the zygote
         self._respawn_at: dict[Slot, float] = {}
@@ -393,9 +395,15 @@ class Crew:
             for claim in (*suspects, *rest):
                 self._ended(Ending(claim, Released()))
             return f"{counted(len(left), 'job')} released"
-        lane.suspects.add(suspects)
-        lane.take_back(rest)
-        return _fate(len(left) - len(suspects) - len(rest), len(suspects), len(rest))
+        alone, again = self._apart(suspects)
+        for claim in again:
+            lane.suspects.blame(claim.id)  # each runs alone, but those of a chain not at once
+        unstarted, back = self._apart(rest)
+        for claim in (*again, *back):
+            self._ended(Ending(claim, Released()))
+        lane.suspects.add(alone)
+        lane.take_back(unstarted)
+        return _fate(len(left) - len(alone) - len(unstarted), len(alone), len(unstarted))
 
     @staticmethod
     def _is_guilty(slot: Slot, lane: Lane, claim: Claim, alone: bool, now: float) -> bool:

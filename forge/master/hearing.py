@@ -63,8 +63,10 @@ class Hearing:
         finally:
             if self._crew.stopping or lane.closing:
                 self._writer.release(back)
-            else:
-                lane.take_back(back)
+            elif back:
+                others, chained = self._writer.chains.apart(back)
+                self._writer.release(chained)
+                lane.take_back(others)
         return bool(heard.done or heard.lines)
 
     def _replied(
@@ -89,7 +91,7 @@ class Hearing:
             return
         if isinstance(ending.outcome, Written):  # in the database already, with the handler's own writes
             self._meter.completed(slot.queue)
-            self._writer.ended += 1
+            self._writer.written(claim)
         else:
             late = ending if stop is None else ended_late(ending, stop, self._crew.nurseries.current.kinds)
             self._writer.end(late)

@@ -8,8 +8,9 @@ line knows whether the jobs that were in it a while ago are still there, and the
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
 from itertools import islice
+from uuid import UUID
 
 from forge.job import Claim
 from forge.master.slots import Slot
@@ -27,6 +28,36 @@ class HeldJobs(deque[Claim]):
         self._back = 0  # jobs at its front that came back
         self._since = 0.0  # monotonic: when it was last noted who is there,
         self._until = 0  # and `_gone` when all of these will have left
+        # Jobs that go to the same worker right behind one of these, by its id: see `forge.master.chains`.
+        self._behind: dict[UUID, list[Claim]] = {}
+        self.behind = 0  # how many those are
+
+    def chain(self, first: Claim, rest: list[Claim]) -> None:
+        """These go with the first, which is about to come, or is here."""
+        self._behind[first.id] = rest
+        self.behind += len(rest)
+
+    def unchain(self, first: Claim) -> list[Claim]:
+        """Those that were to go with it, which do not any more."""
+        rest = self._behind.pop(first.id, [])
+        self.behind -= len(rest)
+        return rest
+
+    def with_it(self, first: Claim) -> Sequence[Claim]:
+        """Those that go with it."""
+        return self._behind.get(first.id, ()) if self._behind else ()
+
+    def everyone(self) -> Iterator[Claim]:
+        """All jobs, also those that go with others."""
+        for claim in self:
+            yield claim
+            yield from self.with_it(claim)
+
+    def clear(self) -> None:
+        """Nobody is here any more."""
+        super().clear()
+        self._behind.clear()
+        self.behind = 0
 
     def take(self, n: int) -> list[Claim]:
         """The first n; there must be as many."""
@@ -38,6 +69,8 @@ class HeldJobs(deque[Claim]):
         """Take so many out, or as many as there is room for: as if each in turn went to who has the fewest, but many at
         a time."""
         shares: dict[Slot, list[Claim]] = {}
+        if self._behind:
+            return self._share_out_chains(room, left)
         room, hands = dict(room), {slot: len(slot.in_hand) for slot in room}
         while left > 0 and room:
             fewest = min(hands[slot] for slot in room)
@@ -54,13 +87,34 @@ class HeldJobs(deque[Claim]):
             room = {slot: n for slot, n in room.items() if n}
         return shares
 
+    def _share_out_chains(self, room: dict[Slot, int], left: int) -> dict[Slot, list[Claim]]:
+        """The same where some go together: each in turn to who has the fewest, the rest of its chain behind it."""
+        shares: dict[Slot, list[Claim]] = {}
+        hands = {slot: len(slot.in_hand) for slot in room}
+        full = {slot: hands[slot] + n for slot, n in room.items()}
+        for _ in range(left):
+            slot = min(hands, key=hands.__getitem__, default=None)
+            if slot is None:
+                break
+            (first,) = self.take(1)
+            together = [first, *self.unchain(first)]
+            shares.setdefault(slot, []).extend(together)
+            hands[slot] += len(together)
+            if hands[slot] >= full[slot]:
+                del hands[slot]
+        return shares
+
     def before(self, kinds: Container[str], most: int) -> int:
         """How many come before the first of one of these kinds, of the first so many."""
         return next((n for n, claim in enumerate(islice(self, most)) if claim.kind in kinds), min(most, len(self)))
 
     def take_all(self) -> list[Claim]:
         """All of them."""
-        return self.take(len(self))
+        found = list(self.everyone()) if self._behind else None
+        first = self.take(len(self))
+        self._behind.clear()
+        self.behind = 0
+        return found or first
 
     def remove(self, claim: Claim) -> None:
         """This one, wherever it is."""

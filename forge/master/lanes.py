@@ -33,6 +33,8 @@ BYTES_AHEAD = 16 * 1024 * 1024  # of payloads: a thousand of the largest would b
 LIGHT = 1024
 WEIGH_EVERY = 2e-5  # seconds for each job held, between two weighings: they take a fiftieth of the time
 BATCH = 3000  # jobs claimed at once at most
+# Of one concurrency key for one slot. The longer, the more seldom its jobs wait for the disk; 64 are one wait in 64.
+MOST_BEHIND = 64
 # Seconds that jobs sent ahead wait for the one that runs, while another worker is idle, or while it could be said to
 # come to them sooner. And that those which nobody here has room for wait until they are for other pods: twice in a row,
 # where a job was sent ahead and its pod's other workers are busy too.
@@ -64,6 +66,7 @@ class Lane:
         self.taken = 0  # jobs that programs have, running or waiting,
         self.more = 0  # and that may come to wait for them
         self.low_water = LowWater()
+        self.returned: list[Claim] = []  # jobs that were to run behind a long one: for the database, at once
         self.given_back = False  # jobs were, to the database, perhaps in front of the marks
         self.turns: Turns | None = None  # None: there are no lines in this queue, as far as is known
         self.claiming = False
@@ -94,7 +97,7 @@ class Lane:
 
     def claims(self) -> Iterator[Claim]:
         """All that it has: those that wait, and those in workers' hands."""
-        yield from self.waiting
+        yield from self.waiting.everyone()
         yield from self.suspects.waiting
         for slot in self.all_slots():
             yield from (claim for claim, _ in slot.in_hand.values())
@@ -102,7 +105,7 @@ class Lane:
     @property
     def claim_count(self) -> int:
         """How many those are."""
-        waiting = len(self.waiting) + len(self.suspects.waiting)
+        waiting = len(self.waiting) + self.waiting.behind + len(self.suspects.waiting)
         return waiting + sum(len(slot.in_hand) for slot in self.all_slots())
 
     @property
@@ -183,6 +186,11 @@ class Lane:
             return 1
         return max(1, int(self._worth(AHEAD)))
 
+    @property
+    def behind(self) -> int:
+        """Jobs of a concurrency key that may share a slot, because one worker runs them one after the other."""
+        return min(self.window, MOST_BEHIND) if self.settings.worker == "process" else 1
+
     def _worth(self, seconds: float) -> float:
         """Jobs that a place runs in this time, as far as is known, and no more than are good to hold."""
         return min(self._pace.jobs_in(seconds), MOST_AHEAD, BYTES_AHEAD / max(self._average, 1))
@@ -232,7 +240,7 @@ class Lane:
         elif room or len(self.waiting) <= stock // 2:
             room += stock
         quiet = now < self._quiet_until and not self.takes
-        self.room = 0 if self.closing or quiet else max(0, room - len(self.waiting))
+        self.room = 0 if self.closing or quiet else max(0, room - len(self.waiting) - self.waiting.behind)
         if self.claiming or not (self.busy or now >= self._look_at) or now < self._held_until:
             return 0
         return min(BATCH, self.room)
@@ -263,15 +271,26 @@ class Lane:
         cap = self.settings.timeout
         return claims if cap is None else [c if c.timeout <= cap else c._replace(timeout=cap) for c in claims]
 
-    def claimed(self, claims: Sequence[Claim], asked: int, found: int) -> None:
-        """What it brought: `found` jobs, of which these are for workers."""
+    def claimed(self, claims: Sequence[Claim], asked: int, found: int, chains: Sequence[Sequence[Claim]] = ()) -> None:
+        """What it brought: `found` jobs, of which these are for workers. Those of a chain go to one worker together."""
         self.claiming = False
-        self.take_in(claims)
+        self.take_in(self._chained(claims, chains) if chains else claims)
         self.busy = found >= asked
 
     def take_in(self, claims: Sequence[Claim]) -> None:
         """Jobs for workers: the end of the line, but who has died alone before goes to the suspects."""
         self.waiting.extend(self.suspects.sift(claims))
+
+    def _chained(self, claims: Sequence[Claim], chains: Sequence[Sequence[Claim]]) -> Sequence[Claim]:
+        """The claims without those that go behind another. Some of a chain may not have come so far."""
+        found = {claim.id: claim for claim in claims}
+        for chain in chains:
+            here = [found[claim.id] for claim in chain if claim.id in found]
+            if len(here) > 1:
+                self.waiting.chain(here[0], here[1:])
+                for claim in here[1:]:
+                    del found[claim.id]
+        return list(found.values())
 
     def weigh_in(self, n: int, size: int) -> None:
         """So many jobs have come, for workers and programs, with payloads of so many bytes."""
@@ -334,7 +353,9 @@ class Lane:
                 sent = self._send(room, short, now)
                 room = self._rooms(room, now)
             elif (idle := next((slot for slot in room if not slot.in_hand), None)) is not None:
-                idle.send(self.waiting.take(1), now)
+                (first,) = self.waiting.take(1)
+                idle.send([first], now)
+                self.returned += self.waiting.unchain(first)
                 del room[idle]
                 sent = 1
             else:
@@ -370,11 +391,15 @@ class Lane:
     def cancel(self, wanted: Collection[tuple[UUID, int]], now: float) -> list[Claim]:
         """These (jobs and tokens) are to stop. Those that no worker has yet leave the lane: the answer."""
         gone: list[Claim] = []
-        for line in (self.waiting, self.suspects.waiting):
-            found = [claim for claim in line if (claim.id, claim.token) in wanted]
-            for claim in found:
-                line.remove(claim)
-            gone += found
+        for first in list(self.waiting):
+            together = [first, *self.waiting.with_it(first)]
+            if any((claim.id, claim.token) in wanted for claim in together):
+                self.waiting.remove(first)
+                gone += [first, *self.waiting.unchain(first)]  # the others of a chain come again
+        found = [claim for claim in self.suspects.waiting if (claim.id, claim.token) in wanted]
+        for claim in found:
+            self.suspects.waiting.remove(claim)
+        gone += found
         for slot in self.all_slots():
             for id, (claim, _) in slot.in_hand.items():
                 if (claim.id, claim.token) in wanted:

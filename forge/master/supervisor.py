@@ -94,7 +94,7 @@ class Master:
         self._desk = Desk(storage, self._clerk, self._budgets)
         self._wakes = Wakes(storage, self._clerk)
         self._sharing = Sharing(storage, self.lanes, self.presence, self._clerk, self._hurry)
-        self.crew = Crew(self.lanes, self._selector, self._writer.end)
+        self.crew = Crew(self.lanes, self._selector, self._writer.end, self._writer.chains.apart)
         self.nurseries = Nurseries(nursery, config, self._selector, self._heard, self._settled)
         self._duties = Duties((storage, heart, cluster), config, self.presence, self.nurseries, self._meter, self.crew)
         self.crew.nurseries = self.nurseries
@@ -109,6 +109,7 @@ class Master:
         self.fencing = Fencing(nursery.fence, self.crew, self.programs, config.stale_after)
         self.presence.confirmed = self.fencing.confirm
         self._claimer.take = self.programs.take
+        self._claimer.elsewhere = lambda: self.programs.kinds
         parts = (self.lanes, self.programs, self._claimer, self._offers, self._writer)
         self._books = Books(storage, self.presence, *parts)
         self._make_lanes()
@@ -190,7 +191,11 @@ class Master:
             self._run_programs(now, serving)
             for lane in self.lanes.staffed:
                 if serving:
-                    if lane.dispatch(now) or lane.waiting:
+                    given = lane.dispatch(now)
+                    if lane.returned:
+                        returned, lane.returned = lane.returned, []
+                        self._writer.release(returned)
+                    if given or lane.waiting:
                         self.presence.holding = True
                         self._tick_at = min(self._tick_at, now + (TICK_AHEAD if lane.watched else TICK))
                     if not self._writer.behind:

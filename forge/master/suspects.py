@@ -95,6 +95,10 @@ class Suspects:
         """This one has died alone."""
         _remember(self._blamed, job, 1)
 
+    def runs_alone(self, job: UUID) -> bool:
+        """Whether it is to blame."""
+        return job in self._blamed
+
     def sift(self, claims: Sequence[Claim]) -> Sequence[Claim]:
         """Of claims that have just come keep those to blame. The answer are the others."""
         if not self._blamed:

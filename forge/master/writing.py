@@ -12,10 +12,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 from forge import failpoints
 from forge.job import Claim, Dead, Done, Ending, Failed, Released, Snooze, Status
 from forge.master.batch import TELL_AFTER, Apart, Batch, group_of
+from forge.master.chains import Chains
 from forge.master.couriers import LONGEST_PAUSE, Courier, Post
 from forge.master.meter import Meter
 from forge.master.presence import Presence
@@ -55,6 +57,7 @@ class Writer:
         self._batch: list[Ending] = []  # on its way
         self._sent_at = 0.0  # monotonic
         self._sometimes = Sometimes(TELL_EVERY)
+        self.chains = Chains()  # whose last endings wait for the others
         self.ended = 0  # endings that have been written, or were stale
         self.on_written: Callable[[], None] = lambda: None  # called when some are in the database
 
@@ -65,7 +68,7 @@ class Writer:
     @property
     def unwritten(self) -> int:
         """Endings that are not in the database yet, as far as is known."""
-        return len(self._batch) + len(self._endings) + len(self._apart)
+        return len(self._batch) + len(self._endings) + len(self._apart) + len(self.chains.kept)
 
     @property
     def busy(self) -> bool:
@@ -88,11 +91,16 @@ class Writer:
         yield from (ending.claim for ending in self._batch)
         yield from (ending.claim for ending in self._endings)
         yield from (each.ending.claim for each in self._apart)
+        yield from (ending.claim for ending in self.chains.kept.values())
 
     def done(self, endings: list[Ending]) -> None:
         """These of one queue have ended well, with nothing to keep."""
         if failpoints.ARMED and failpoints.hit("forget_ending"):
             endings = endings[1:]
+        if self.chains:
+            endings, freed = self.chains.passed(endings)
+            for ending in freed:
+                self._take(ending)
         if endings:
             self._endings += endings
             queue = endings[0].claim.queue
@@ -102,6 +110,21 @@ class Writer:
         """A job has ended."""
         if failpoints.ARMED and failpoints.hit("forget_ending"):
             return
+        if self.chains:
+            passed, freed = self.chains.passed((ending,))
+            for each in (*passed, *freed):
+                self._take(each)
+        else:
+            self._take(ending)
+
+    def written(self, claim: Claim) -> None:
+        """A job whose end is in the database already."""
+        self.ended += 1
+        if self.chains:
+            for each in self.chains.passed((Ending(claim, Done()),))[1]:
+                self._take(each)
+
+    def _take(self, ending: Ending) -> None:
         self._endings.append(without_payload(ending) if len(ending.claim.payload) > LIGHT else ending)
         if ending.result is not None or ending.children:
             self._bytes += len(ending.result or b"") + sum(len(job.payload) for job in ending.children)
@@ -124,6 +147,7 @@ class Writer:
         """They are somebody else's now."""
         self._endings.clear()
         self._apart.clear()
+        self.chains.clear()
         self._bytes = 0
         self._done.clear()
         self._due.clear()
@@ -133,6 +157,8 @@ class Writer:
         if self._courier.busy:
             self._tell_of_waiting()
             return
+        if self.chains.kept:
+            self._hand_over()
         again = self._due_again() if self._apart else []
         if self._apart and self._endings:
             self._join_apart()
@@ -148,6 +174,16 @@ class Writer:
             self._sent_at = time.monotonic()
             batch = Batch(self._storage, endings, max_crashes, self._meter, again)
             self._courier.send(batch, lambda _, error: self._written(batch, again, done, due, error))
+
+    def _hand_over(self) -> None:
+        """The slots of jobs whose endings wait for one other. Where that fails, they go on waiting for it."""
+
+        def handed(last: Claim, done: bool | None, _: str | None) -> None:
+            for ending in self.chains.handed_over(last) if done else ():
+                self._take(ending)
+
+        while (pair := self.chains.hand_over()) is not None:
+            self._courier.send(partial(self._storage.lines.hand_over, *pair), partial(handed, pair[0]))
 
     def _due_again(self) -> list[Apart]:
         now = time.monotonic()

@@ -6,12 +6,15 @@ Within a line jobs go by (priority, run_at, id).
 
 How many claims of a key there are is nowhere counted: each has a slot, a number from 1 to the limit, in its own row,
 and no two may have the same. So no path on which a claim ends can keep its slot, and none can go beyond the limit.
+
+Who claims may have several jobs share a slot, a chain: it runs them one after the other, and ends the last, which has
+the slot in its row, after all others. What is to be ended before these is handed over to one of them first.
 """
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from forge.errors import DatabaseError
@@ -21,7 +24,7 @@ from forge.storage.low_water import MOST_BYTES, LowWater, full, payload_bytes
 if TYPE_CHECKING:
     from forge.storage.contract import Incarnation, Storage
 
-__all__ = ["FIRST", "Lines", "Taken", "Turn", "Turns", "claim_in_turn", "steps_for"]
+__all__ = ["FIRST", "Lines", "Taken", "Turn", "Turns", "chains_of", "claim_in_turn", "steps_for"]
 
 # Steps of one claim along its lines. A step is two looks into an index; a claim of few jobs looks at some lines all the
 # same, to find the best priority among them.
@@ -79,6 +82,7 @@ class Turn(NamedTuple):
     closed: bool  # some line could not go on, or may not be able to now
     seen: int  # lines with due jobs
     hungry: bool  # some line had its whole share, and may have more
+    chains: list[list[Claim]]  # those of the claims that share a slot, in the order in which they are to run
 
 
 class Taken(NamedTuple):
@@ -87,14 +91,16 @@ class Taken(NamedTuple):
     claims: list[Claim]
     spent: dict[str, int]  # tokens by budget
     more: bool  # there may be more, or not all lines have been looked at
+    chains: tuple[list[Claim], ...] = ()  # those of the claims that share a slot, in the order in which they are to run
 
-    def add(self, turn: Turn, left: dict[str, int] | None) -> None:
-        """What one more walk has brought; what it has spent is no longer left."""
+    def add(self, turn: Turn, left: dict[str, int] | None) -> Taken:
+        """With what one more walk has brought; what it has spent is no longer left."""
         self.claims.extend(turn.claims)
         for scope, tokens in turn.spent.items():
             self.spent[scope] = self.spent.get(scope, 0) + tokens
             if left is not None:
                 left[scope] -= tokens
+        return self._replace(chains=(*self.chains, *turn.chains)) if turn.chains else self
 
 
 class Lines(abc.ABC):
@@ -108,12 +114,14 @@ class Lines(abc.ABC):
         turns: Turns | None = None,
         allowed: Mapping[str, int] | None = None,
         most_bytes: int = MOST_BYTES,
+        behind: int = 1,
     ) -> Taken:
         """Claim up to n due jobs of a queue's lines, each line its share, in order (priority, run_at, id) within each.
 
         Lines with a budget get as many as `allowed` has tokens for, and none of a budget that it does not name; without
         it budgets are not heeded. None while the queue is paused or cooling down. `most_bytes` is as in
-        `Storage.claim`."""
+        `Storage.claim`. Up to `behind` jobs share a slot of their key: of each of the answer's `chains` no two may run
+        at once, and the last may be ended when all others have been, or `hand_over` has been called."""
         turns = turns if turns is not None else Turns()
         left = None if allowed is None else dict(allowed)
         found = Taken([], {}, True)
@@ -121,18 +129,23 @@ class Lines(abc.ABC):
         for _ in range(ROUNDS):
             try:
                 room = (n - len(found.claims), most_bytes - payload_bytes(found.claims))
-                turn = self._turn(who, queue, *room, (turns.after, turns.origin), left)
+                turn = self._turn(who, queue, *room, (turns.after, turns.origin), left, behind)
             except DatabaseError:
                 if found.claims:  # they are ours: whoever asks next will hear of it
                     return found
                 raise
-            found.add(turn, left)
+            found = found.add(turn, left)
             turns.note(turn)
             if full(found.claims, n, most_bytes):
                 return found
             if turn.around and not turn.hungry:
                 return found._replace(more=False)
         return found
+
+    @abc.abstractmethod
+    def hand_over(self, last: Claim, heir: Claim) -> bool:
+        """Give the slot that the last job of a chain has to another one of the same chain. False: that could not be,
+        for one of the two is not what it was."""
 
     @abc.abstractmethod
     def queues(self) -> set[str]:
@@ -147,9 +160,19 @@ class Lines(abc.ABC):
         most_bytes: int,
         way: tuple[Place, Place],
         allowed: Mapping[str, int] | None,
+        behind: int,
     ) -> Turn:
         """One walk of at most `steps_for(n)` steps, in a transaction of its own: from behind one place to the other,
         past the end of all lines if that is before; once around if they are the same."""
+
+
+def chains_of(claims: Sequence[Claim], slots: Sequence[tuple[str | None, int | None]]) -> list[list[Claim]]:
+    """Those of the claims, in the order of turns, that have a key and slot with others."""
+    found: dict[tuple[str, int], list[Claim]] = {}
+    for claim, (key, slot) in zip(claims, slots, strict=True):
+        if key is not None and slot is not None:
+            found.setdefault((key, slot), []).append(claim)
+    return [chain for chain in found.values() if len(chain) > 1]
 
 
 def steps_for(n: int) -> int:
@@ -166,9 +189,10 @@ def claim_in_turn(
     turns: Turns,
     allowed: Mapping[str, int] | None = None,
     most_bytes: int = MOST_BYTES,
+    behind: int = 1,
 ) -> Taken:
     """Claim up to n due jobs of a queue, plain ones and those of its lines: plain ones get the share of one line first,
-    and at the end what the lines leave. Of bytes the plain ones get half first."""
+    and at the end what the lines leave. Of bytes the plain ones get half first. `behind` is as in `Lines.claim`."""
     first, half = turns.plain_share(n), -(-most_bytes // 2)
     found = storage.claim(who, queue, first, water, half) if first else []
     turns.plain_got(first, len(found))
@@ -180,7 +204,7 @@ def claim_in_turn(
     try:
         if not full(found, n, most_bytes):
             left, bytes_left = room()
-            taken = storage.lines.claim(who, queue, left, turns, allowed, bytes_left)
+            taken = storage.lines.claim(who, queue, left, turns, allowed, bytes_left, behind)
             found += taken.claims
         if not full(found, n, most_bytes) and not dry:
             left, bytes_left = room()
@@ -188,4 +212,4 @@ def claim_in_turn(
     except DatabaseError:
         if not found:  # else they are ours: whoever asks next will hear of it
             raise
-    return Taken(found, taken.spent, taken.more or full(found, n, most_bytes))
+    return Taken(found, taken.spent, taken.more or full(found, n, most_bytes), taken.chains)

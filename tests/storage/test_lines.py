@@ -365,6 +365,98 @@ def test_claims_at_once_by_many_connections_never_go_beyond_the_limit(storage: S
     assert slots(url) == []
 
 
+# -- chains --------------------------------------------------------------------------------------------------------
+
+
+def chained(storage: Storage, who: Incarnation, n: int = 10, behind: int = 3) -> Taken:
+    """A claim by somebody who runs up to so many jobs of a key one after the other."""
+    return storage.lines.claim(who, QUEUE, n, behind=behind)
+
+
+def test_jobs_that_share_a_slot_are_told_in_their_order(storage: Storage, who: Incarnation) -> None:
+    jobs = jobs_in(limited(), 10)
+    storage.enqueue(jobs)
+    taken = chained(storage, who)
+    assert ids(taken.claims) == ids(jobs[:6])
+    assert [ids(chain) for chain in taken.chains] == [ids(jobs[0:6:2]), ids(jobs[1:6:2])]
+    assert chained(storage, who).claims == [], "both slots are taken"
+
+
+def test_who_wants_no_chains_and_lines_without_a_key_have_none(storage: Storage, who: Incarnation) -> None:
+    storage.enqueue([*jobs_in(of("a"), 5), *jobs_in(limited(), 5)])
+    taken = chained(storage, who, behind=1)
+    assert (len(taken.claims), taken.chains) == (7, ())
+    storage.enqueue(jobs_in(of("b"), 5))
+    assert chained(storage, who).chains == ()
+
+
+def test_a_slot_is_taken_until_the_last_of_its_chain_has_ended(storage: Storage, who: Incarnation) -> None:
+    storage.enqueue(jobs_in(limited(limit=1), 8))
+    (chain,) = chained(storage, who).chains
+    for job in chain:
+        assert claim(storage, who) == []
+        end(storage, [job], Done())
+    assert len(claim(storage, who)) == 1
+
+
+def test_a_slot_that_was_handed_over_is_taken_until_the_heir_has_ended(storage: Storage, who: Incarnation) -> None:
+    storage.enqueue(jobs_in(limited(limit=1), 3))
+    ((first, second, last),) = chained(storage, who).chains
+    assert storage.lines.hand_over(last, first)
+    end(storage, [second, last], Released())
+    assert claim(storage, who) == []
+    end(storage, [first], Done())
+    assert ids(claim(storage, who)) == [second.id]
+
+
+def test_a_slot_is_not_handed_over_by_who_has_none_nor_to_who_is_not_there(storage: Storage, who: Incarnation) -> None:
+    storage.enqueue(jobs_in(limited(limit=1), 3))
+    ((first, second, last),) = chained(storage, who).chains
+    assert not storage.lines.hand_over(second, first)
+    end(storage, [first], Done())
+    assert not storage.lines.hand_over(last, first)
+    assert claim(storage, who) == [], "the last one has kept it"
+    assert not storage.lines.hand_over(last._replace(token=last.token + 1), second)
+    end(storage, [second, last], Done())
+
+
+def test_chains_at_once_by_many_connections_never_share_a_slot(storage: Storage, url: str) -> None:
+    count, pods = 400, 4
+    storage.enqueue(jobs_in(limited(), count // 2))
+    storage.enqueue(plain_jobs(count // 2, "parcels", line=limited()))
+    running, most, done = Counter[str](), 0, 0
+    lock = threading.Lock()
+
+    def pod(number: int) -> None:
+        nonlocal most, done
+        own = open_storage(url)
+        who = own.register(f"pod-{number}", [QUEUE], "north", number)
+        queue = (QUEUE, "parcels")[number % 2]
+        for _ in range(10_000):
+            taken = own.lines.claim(who, queue, 20, behind=5)
+            chains = [*taken.chains, *([c] for c in taken.claims if not any(c in chain for chain in taken.chains))]
+            with lock:
+                running["ann"] += len(chains)
+                most = max(most, running["ann"])
+            for chain in chains:
+                end(own, chain[:-1], Done())
+                with lock:  # none of its jobs runs any more when the slot is given back
+                    running["ann"] -= 1
+                end(own, chain[-1:], Done())
+            with lock:
+                done += len(taken.claims)
+                if done == count:
+                    break
+        own.close()
+
+    threads = [threading.Thread(target=pod, args=(number,)) for number in range(pods)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (done, most) == (count, 2)
+
+
 # -- turns ---------------------------------------------------------------------------------------------------------
 
 

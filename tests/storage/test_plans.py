@@ -175,7 +175,7 @@ def test_on_postgresql_a_claim_of_lines_reads_a_small_multiple_of_n(
             "claim": row[0] << 32 | 1, "queue": "lined", "n": N, "most_bytes": 10**6, "most": N,
             "after_line": "",
             "after_priority": -32768, "last_line": "", "last_priority": -32768, "unbounded": True, "scopes": [],
-            "allowed": [],
+            "allowed": [], "behind": 16,
         }  # fmt: skip
         explain = "explain (analyze, costs off) " + queries.claim_lines.text("dollar")
         plan = RawCursor(conn).execute(explain, queries.claim_lines.args("dollar", params)).fetchall()

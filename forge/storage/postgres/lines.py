@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from psycopg import Rollback
 from psycopg.pq.abc import PGresult
 
 from forge import fastpath
+from forge.job import Claim
 from forge.storage.contract import Incarnation, Step
-from forge.storage.lines import Lines, Place, Turn, steps_for
+from forge.storage.lines import Lines, Place, Turn, chains_of, steps_for
 from forge.storage.postgres.claims import Claims
+from forge.storage.postgres.connection import Connection, pipeline
 from forge.storage.postgres.rows import raw_rows
 from forge.storage.postgres.wire import TextArray
 from forge.storage.statements import Queries
@@ -18,6 +21,7 @@ from forge.storage.statements import Queries
 __all__ = ["PostgresLines"]
 
 _CLAIM = slice(7, 17)  # the columns of a claim, behind those of the walk
+_SLOT = slice(18, 20)  # the key and the slot that it shares with others, if it may
 
 
 class PostgresLines(Lines):
@@ -29,6 +33,22 @@ class PostgresLines(Lines):
     def queues(self) -> set[str]:
         return {queue for (queue,) in self._claims.ask(Step(self._queries.line_queues, {}))}
 
+    def hand_over(self, last: Claim, heir: Claim) -> bool:
+        def of(claim: Claim) -> dict[str, object]:
+            return {"id": claim.id, "claim": claim.token}
+
+        def work(conn: Connection) -> bool:
+            took = None
+            with conn.transaction():  # one after the other: no index lets both have it for a moment
+                held = pipeline(conn, [Step(self._queries.let_go_of_slot, of(last))])[0].fetchone()
+                if held is not None:
+                    took = pipeline(conn, [Step(self._queries.take_slot, {**of(heir), "slot": held[0]})])[0].fetchone()
+                if took is None:
+                    raise Rollback
+            return took is not None
+
+        return self._claims.db.attempt(work)
+
     def _turn(
         self,
         who: Incarnation,
@@ -37,6 +57,7 @@ class PostgresLines(Lines):
         most_bytes: int,
         way: tuple[Place, Place],
         allowed: Mapping[str, int] | None,
+        behind: int,
     ) -> Turn:
         scopes = allowed or {}
         (line, priority), (last_line, last_priority) = way
@@ -45,6 +66,7 @@ class PostgresLines(Lines):
             "n": n,
             "most_bytes": most_bytes,
             "most": steps_for(n),
+            "behind": behind,
             "after_line": line,
             "after_priority": priority,
             "last_line": last_line,
@@ -65,8 +87,9 @@ def _read(result: PGresult, token: int, queue: str) -> Turn:
     rows = raw_rows(result)
     line, priority, around, empty, closed, seen, hungry = rows[0][:7]
     found = [row for row in rows if row[9] is not None]
+    claims = fastpath.claims([row[_CLAIM] for row in found], token, queue)
     return Turn(
-        claims=fastpath.claims([row[_CLAIM] for row in found], token, queue),
+        claims=claims,
         spent=Counter(row[17] for row in found if row[17] is not None),
         after=None if line is None else (line, priority),
         around=around,
@@ -74,4 +97,5 @@ def _read(result: PGresult, token: int, queue: str) -> Turn:
         closed=closed,
         seen=seen,
         hungry=hungry,
+        chains=chains_of(claims, [row[_SLOT] for row in found]),
     )

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from forge import fastpath
+from forge.job import Claim
 from forge.storage.contract import Incarnation
-from forge.storage.lines import FIRST, Lines, Place, Turn, steps_for
+from forge.storage.lines import FIRST, Lines, Place, Turn, chains_of, steps_for
 from forge.storage.sqlite.database import Handle
 from forge.storage.sqlite.drivers import Connection
 from forge.storage.statements import Queries
@@ -78,6 +79,16 @@ class SqliteLines(Lines):
     def queues(self) -> set[str]:
         return {queue for (queue,) in self._reader.read(lambda conn: conn.rows(self._sql.line_queues.sql))}
 
+    def hand_over(self, last: Claim, heir: Claim) -> bool:
+        names = [{"id": claim.id.bytes, "token": claim.token} for claim in (last, heir)]
+        with self._writer.writing() as (conn, _):
+            slots = [slot for name in names for (slot,) in conn.rows(self._sql.slot_of.sql, name)]
+            if len(slots) < 2 or not slots[0] or slots[1] != 0:
+                return False
+            for name, slot in zip(names, (0, slots[0]), strict=True):
+                conn.rows(self._sql.change_slot.sql, {**name, "slot": slot})
+            return True
+
     def _turn(
         self,
         who: Incarnation,
@@ -86,22 +97,31 @@ class SqliteLines(Lines):
         most_bytes: int,
         way: tuple[Place, Place],
         allowed: Mapping[str, int] | None,
+        behind: int,
     ) -> Turn:
         # Without a wait for the disk, also for slots: what undoes it, a failure of the machine, ends the jobs too.
         with self._writer.writing(durable=False, clock=lambda: int(self._clock() * 1e6)) as (conn, now):
             params = {"queue": queue, "pod": who.pod.id, "now": now}
             if not conn.rows(self._sql.lines_open.sql, params):
-                return Turn([], {}, None, True, frozenset(), False, 0, False)
-            return _Walk(conn, self._sql, queue, now, n, allowed).turn(who, most_bytes, *way)
+                return Turn([], {}, None, True, frozenset(), False, 0, False, [])
+            return _Walk(conn, self._sql, queue, now, n, allowed, behind).turn(who, most_bytes, *way)
 
 
 class _Walk:
     """One walk along the lines of a queue."""
 
     def __init__(
-        self, conn: Connection, sql: Queries, queue: str, now: int, n: int, allowed: Mapping[str, int] | None
+        self,
+        conn: Connection,
+        sql: Queries,
+        queue: str,
+        now: int,
+        n: int,
+        allowed: Mapping[str, int] | None,
+        behind: int,
     ) -> None:
         self._conn, self._sql, self._queue, self._now, self._n, self._allowed = conn, sql, queue, now, n, allowed
+        self._behind = behind
         self._share = 0  # of each line
         self._slots: dict[tuple[str, int | None], Sequence[int]] = {}  # free ones, by key and limit
 
@@ -114,14 +134,18 @@ class _Walk:
         chosen, claims = [], []
         for choice, slot in self._granted(choices):
             chosen.append((choice, slot))
-            claims.append(self._claim(token, choice, slot))
+            claims.append(self._claim(token, choice))
             most_bytes -= len(claims[-1][_PAYLOAD].encode())
             if most_bytes <= 0:
                 break
+        # The last one of those that share a slot has it.
+        for (_, slot), choice in {(choice.step.head.key, slot): choice for choice, slot in chosen if slot}.items():
+            self._conn.rows(self._sql.give_slot.sql, {"row": choice.row, "slot": slot})
+        made = fastpath.claims(claims, token, self._queue)
         around = len(steps) < most
         seen = {choice.step.head.line for choice in choices}
         return Turn(
-            claims=fastpath.claims(claims, token, self._queue),
+            claims=made,
             spent=Counter(scope for choice, _ in chosen if (scope := choice.step.head.scope) is not None),
             after=self._end(steps, seen - {choice.step.head.line for choice, _ in chosen}, after, around),
             around=around,
@@ -129,6 +153,7 @@ class _Walk:
             closed=any(not step.open or (step.due and step.limited) for step in steps),
             seen=len(seen),
             hungry=any(choice.round >= self._share for choice in choices),
+            chains=chains_of(made, [(choice.step.head.key, slot) for choice, slot in chosen]),
         )
 
     def _steps(self, after: Place, last: Place, most: int) -> Iterator[Step]:
@@ -172,7 +197,7 @@ class _Walk:
         choices = []
         for i, step in enumerate(due):
             line, priority = step.place
-            limit = min(share - had[line], step.tokens, len(step.free) if step.free is not None else share)
+            limit = min(share - had[line], step.tokens, self._room(step) if step.free is not None else share)
             for (row,) in self._rows("due_in_line", line=line, priority=priority, n=limit) if limit > 0 else ():
                 had[line] += 1
                 choices.append(Choice(had[line], priority, i, row, step))
@@ -180,22 +205,28 @@ class _Walk:
         return choices
 
     def _granted(self, choices: Sequence[Choice]) -> list[tuple[Choice, int]]:
-        """Those for which there are slots and tokens, with the slot; n at most."""
+        """Those for which there are slots and tokens, with the slot, which may be another's too; n at most."""
         tokens: Counter[str | None] = Counter()
         slots: defaultdict[str | None, int] = defaultdict(int)
         granted: list[tuple[Choice, int]] = []
         for choice in choices:
             head, free = choice.step.head, choice.step.free
             spent, used = tokens[head.scope], slots[head.key]
-            if (head.scope is not None and spent >= choice.step.tokens) or (free is not None and used >= len(free)):
+            if (head.scope is not None and spent >= choice.step.tokens) or (
+                free is not None and used >= self._room(choice.step)
+            ):
                 continue
             tokens[head.scope] += 1
             slots[head.key] += 1
-            granted.append((choice, free[used] if free is not None else 0))
+            granted.append((choice, free[used % len(free)] if free is not None else 0))
         return granted[: self._n]
 
-    def _claim(self, token: int, choice: Choice, slot: int) -> tuple[Any, ...]:
-        params = {"token": token, "now": self._now, "row": choice.row, "slot": slot}
+    def _room(self, step: Step) -> int:
+        """Jobs that its free slots are enough for."""
+        return len(step.free or ()) * self._behind
+
+    def _claim(self, token: int, choice: Choice) -> tuple[Any, ...]:
+        params = {"token": token, "now": self._now, "row": choice.row}
         return self._conn.rows(self._sql.claim_in_line.sql, params)[0]
 
     @staticmethod

@@ -1098,6 +1098,8 @@ select j.line, j.priority, j.run_at, j.rate_limit, j.concurrency_key, j.concurre
 -- The answer has one row at least: where the next claim starts, whether the walk came around, which budgets were empty,
 -- whether any line was closed or may be now, how many had due jobs, whether any had a whole share of them, and then the claim and its budget, or nulls.
 -- `offset 0` has each of these found once a step, and not once for each time that it is named.
+-- A slot is for up to :behind jobs, whoever claims them running one after the other. The last one has it in its row, and the
+-- others, which are to end before, have 0: as long as one of them may run it is taken. The key and the slot are behind the budget.
 -- A slot is on disk before anybody hears of it: a crash of the database that took it back would give it to somebody else
 -- while its job runs. A claim that took none need not wait for the disk, as in `claim`.
 -- The next claim starts before the first line that was open and got nothing, for which there was no room; else behind the last open one.
@@ -1161,17 +1163,21 @@ with recursive gate as materialized (
         select j.ctid as address, {payload_size} as size, j.priority, j.run_at, j.id from forge.job j
          where j.queue = :queue and j.line is not null and j.slot is null and j.line = p.line and j.priority = p.priority
            and j.run_at <= now() and j.status in ('pending', 'failed')
-         order by j.run_at, j.id limit least(p.share, p.tokens, cardinality(p.free))
+         order by j.run_at, j.id limit least(p.share, p.tokens, cardinality(p.free) * :behind::int)
          for update skip locked) d
 ), ranked as (
     select f.*, row_number() over (partition by f.key order by f.round, f.priority, f.i) as of_key,
            row_number() over (partition by f.scope order by f.round, f.priority, f.i) as of_scope
       from found f where f.round <= f.share
 ), chosen as materialized (
-    select g.* from (
-        select r.address, r.i, r.line, r.scope, r.round, r.priority, coalesce(r.free[r.of_key], 0) as slot,
+    select g.*, case when g.seat is not null and row_number() over (partition by g.key, g.seat order by g.of_key desc) = 1
+                     then g.seat else 0 end as slot
+      from (
+        select r.address, r.i, r.line, r.scope, r.round, r.priority, r.key, r.of_key,
+               r.free[(r.of_key - 1) % cardinality(r.free) + 1] as seat,
                sum(r.size) over (order by r.round, r.priority, r.i rows unbounded preceding) - r.size as before
-          from ranked r where (r.key is null or r.of_key <= cardinality(r.free)) and (r.scope is null or r.of_scope <= r.tokens)
+          from ranked r where (r.key is null or r.of_key <= cardinality(r.free) * :behind::int)
+                          and (r.scope is null or r.of_scope <= r.tokens)
          order by r.round, r.priority, r.i limit :n::bigint) g
      where g.before < :most_bytes::bigint
 ), claimed as (
@@ -1179,7 +1185,7 @@ with recursive gate as materialized (
                            slot = c.slot
       from chosen c where j.ctid = c.address
     returning j.priority, j.run_at, j.id, j.kind, j.payload, j.attempts, j.max_attempts, j.timeout, j.keep_result,
-              j.dedupe_key, c.scope, c.round, c.i
+              j.dedupe_key, c.scope, c.round, c.i, case when :behind::int > 1 then c.key end as key, c.seat
 ), last as (
     select coalesce((select min(f.i) - 1 from found f where f.line not in (select line from chosen)),
                     case when max(r.i) < :most::int then max(r.i) filter (where r.open or r.i = 0) else max(r.i) end) as i,
@@ -1189,12 +1195,22 @@ with recursive gate as materialized (
       from ring r
 )
 select r.line, r.priority, l.around, l.empty, l.closed, (select count(distinct line) from found)::int,
-       (select coalesce(bool_or(f.round >= f.share), false) from found f), c.priority, c.run_at, c.id, c.kind, c.payload, c.attempts, c.max_attempts, c.timeout, c.keep_result, c.dedupe_key, c.scope
+       (select coalesce(bool_or(f.round >= f.share), false) from found f), c.priority, c.run_at, c.id, c.kind, c.payload, c.attempts, c.max_attempts, c.timeout, c.keep_result, c.dedupe_key, c.scope, c.key, c.seat
   from last l left join ring r on r.i = l.i left join claimed c on true
  where (select set_config('synchronous_commit', case when not exists (select from chosen where slot > 0) then 'off'
                                                      when s.now = 'off' then 'on' else s.now end, true)
           from current_setting('synchronous_commit') s(now)) is not null
  order by c.round, c.priority, c.i
+
+-- A slot from one job of a chain to another.
+-- name: let_go_of_slot
+with held as materialized (
+    select id, slot from forge.job where id = :id::uuid and claim = :claim::bigint and slot > 0 for update
+)
+update forge.job j set slot = 0 from held where j.id = held.id returning held.slot
+
+-- name: take_slot
+update forge.job set slot = :slot::smallint where id = :id::uuid and claim = :claim::bigint and slot = 0 returning slot
 
 -- -- metrics -----------------------------------------------------------------------------------------------------
 

@@ -646,8 +646,18 @@ select rowid from forge_job indexed by forge_job_line
    and run_at <= :now order by run_at, id limit :n
 
 -- name: claim_in_line
-update forge_job set status = 'in_progress', attempts = attempts + 1, claim = :token, claimed_at = :now, slot = :slot
+update forge_job set status = 'in_progress', attempts = attempts + 1, claim = :token, claimed_at = :now, slot = 0
  where rowid = :row returning {claim_columns}
+
+-- name: give_slot
+update forge_job set slot = :slot where rowid = :row
+
+-- A slot from one job of a chain to another.
+-- name: slot_of
+select slot from forge_job where id = :id and claim = :token
+
+-- name: change_slot
+update forge_job set slot = :slot where id = :id and claim = :token
 
 -- -- metrics -----------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import pytest
 
 from forge.config import LimitConfig
 from forge.errors import DatabaseError
-from forge.master.budgets import Budgets
+from forge.master.queues.pod_budgets import PodBudgets
 from forge.storage import Storage
 from forge.storage.budgets import Ask, Limit
 from forge.storage.contract import Incarnation
@@ -36,7 +36,7 @@ class Loop:
         self._news: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
         self.presence = Somebody(storage)
         self.asked = 0
-        self.budgets = Budgets(storage, self._post, self.presence, limits, clock=lambda: self.now)  # type: ignore[arg-type]
+        self.budgets = PodBudgets(storage, self._post, self.presence, limits, clock=lambda: self.now)  # type: ignore[arg-type]
         self.came: list[str] = []
         self.budgets.on_tokens = self.came.append
 
@@ -45,13 +45,13 @@ class Loop:
 
     @property
     def pending(self) -> int:
-        return self.budgets._courier.busy
+        return self.budgets._thread.busy
 
     def turn(self) -> None:
         """Until every request is back."""
         while self.pending:
-            _, courier, then, answer, error = self._news.get(timeout=30)
-            courier.is_back(then, answer, error)
+            _, thread, then, answer, error = self._news.get(timeout=30)
+            thread.is_back(then, answer, error)
             self.asked += 1
 
     def tick(self) -> None:

@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 
 from forge.job import Claim
-from forge.master.claiming import LEAST_BYTES, MOST_HELD, Claimer
-from forge.master.lanes import Lane
+from forge.master.queues.claimer import LEAST_BYTES, MOST_HELD, Claimer
+from forge.master.queues.local_queue import LocalQueue
 from forge.storage.low_water import MOST_BYTES, LowWater
 
 from .test_lanes import claims, lane
@@ -22,7 +22,7 @@ MIB = 1024 * 1024
 
 
 class Looked:
-    """Stands where the storage does, and the courier: an errand is run at once."""
+    """Stands where the storage does, and the thread: an errand is run at once."""
 
     def __init__(self, seconds: float | None, error: str | None = None) -> None:
         self._answer = seconds, error
@@ -43,10 +43,10 @@ class Looked:
         self.outages.append(error)
 
 
-def claimer(storage: Any = None, **lanes: Lane) -> Any:
+def claimer(storage: Any = None, **lanes: LocalQueue) -> Any:
     parts = [storage, None, storage, None, SimpleNamespace(), SimpleNamespace(), lanes, None]
     made: Any = Claimer(*cast(Any, parts))
-    made.courier = storage
+    made.thread = storage
     return made
 
 
@@ -73,7 +73,7 @@ def test_a_look_that_fails_is_told_as_an_outage_and_one_under_way_is_not_joined_
     assert len(database.looks) == 2
 
 
-def heavy(made: Any, each: Lane, size: int) -> Lane:
+def heavy(made: Any, each: LocalQueue, size: int) -> LocalQueue:
     """A lane that holds so many bytes, in jobs of 1 MiB."""
     each.claimed(claims(size // MIB, b" " * MIB), 1, 1)
     each.weigh_in(size // MIB, size)
@@ -130,7 +130,7 @@ class Claims(Looked):
 def test_jobs_that_were_given_back_are_looked_for_in_front_of_the_marks_however_dear_that_is() -> None:
     database, each = Claims(), lane(1)
     made = claimer(database, q=each)
-    made._meter, made._nurseries = database, SimpleNamespace(current=SimpleNamespace(kinds={}))
+    made._meter, made._zygotes = database, SimpleNamespace(current=SimpleNamespace(kinds={}))
 
     def claim() -> bool:
         each.wake()

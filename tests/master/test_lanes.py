@@ -9,8 +9,8 @@ import pytest
 
 from forge.config import QueueConfig
 from forge.job import Claim
-from forge.master.lanes import BYTES_AHEAD, MOST_AHEAD, Lane
-from forge.master.slots import Slot
+from forge.master.queues.local_queue import BYTES_AHEAD, MOST_AHEAD, LocalQueue
+from forge.master.workers.slot import Slot
 
 numbers = itertools.count(1)
 
@@ -19,8 +19,8 @@ def claims(n: int, payload: bytes = b"{}") -> list[Claim]:
     return [Claim(0, None, UUID(int=next(numbers)), 1, "q", "k", payload, 1, 5, 600, False, False) for _ in range(n)]
 
 
-def lane(workers: int, took: float | None = None) -> Lane:
-    made = Lane("q", QueueConfig(max_workers=workers), 10.0)
+def lane(workers: int, took: float | None = None) -> LocalQueue:
+    made = LocalQueue("q", QueueConfig(max_workers=workers), 10.0)
     for slot in made.slots:
         slot.ready = True
     if took is not None:

@@ -12,10 +12,10 @@ import pytest
 from forge import fastpath
 from forge.config import QueueConfig
 from forge.job import Claim, Done, Ending, NewJob, Status
-from forge.master.held import HeldJobs
-from forge.master.lanes import Lane
-from forge.master.long_kinds import LongKinds, long_ones
-from forge.master.pace import AHEAD, Pace
+from forge.master.queues.job_pace import AHEAD, JobPace
+from forge.master.queues.local_queue import LocalQueue
+from forge.master.queues.long_kinds import LongKinds, long_ones
+from forge.master.queues.waiting_jobs import WaitingJobs
 from forge.storage.lines import Turns
 
 from .conftest import Project, eventually
@@ -27,16 +27,16 @@ def claims(n: int, kind: str = "k") -> list[Claim]:
     return [Claim(0, None, UUID(int=next(numbers)), 1, "q", kind, b"{}", 1, 5, 600, False, False) for _ in range(n)]
 
 
-def lane(workers: int) -> Lane:
+def lane(workers: int) -> LocalQueue:
     """With jobs that have taken 10 µs so far, so that workers get 500 ahead."""
-    made = Lane("q", QueueConfig(max_workers=workers), 10.0)
+    made = LocalQueue("q", QueueConfig(max_workers=workers), 10.0)
     for slot in made.slots:
         slot.ready = True
     made.note_all(1000, 0.01, 1e-5)
     return made
 
 
-def recalled(made: Lane) -> list[bool]:
+def recalled(made: LocalQueue) -> list[bool]:
     return [slot.recalled for slot in made.slots]
 
 
@@ -97,7 +97,7 @@ def test_what_comes_back_in_several_pieces_is_in_the_order_it_was_sent_in() -> N
 # -- from the pod ----------------------------------------------------------------------------------------------
 
 
-def stuck(made: Lane) -> list[Claim]:
+def stuck(made: LocalQueue) -> list[Claim]:
     """A lane whose only worker has a long job, with two more in the master's hands since then."""
     made.shared = True
     made.slots[0].send(claims(1), 0.0)
@@ -151,7 +151,7 @@ def test_who_has_given_jobs_back_claims_none_until_one_has_ended_or_could_start(
 
 
 def test_jobs_of_which_some_are_started_all_the_time_are_not_given_back() -> None:
-    line, now = HeldJobs(), 0.0
+    line, now = WaitingJobs(), 0.0
     line.extend(claims(100))
     for _ in range(50):
         assert not line.stands_still(now, 0.2)
@@ -163,7 +163,7 @@ def test_jobs_of_which_some_are_started_all_the_time_are_not_given_back() -> Non
 
 
 def test_jobs_that_leave_too_slowly_are_as_old_as_those_that_do_not_leave() -> None:
-    line = HeldJobs()
+    line = WaitingJobs()
     line.extend(claims(100))
     assert not line.stands_still(0.0, 0.2)
     line.take(50)
@@ -171,7 +171,7 @@ def test_jobs_that_leave_too_slowly_are_as_old_as_those_that_do_not_leave() -> N
 
 
 def test_cancelled_and_forgotten_jobs_do_not_make_others_seem_old() -> None:
-    line, jobs = HeldJobs(), claims(5)
+    line, jobs = WaitingJobs(), claims(5)
     line.extend(jobs)
     assert not line.stands_still(0.0, 0.2)
     line.remove(jobs[3])
@@ -185,7 +185,7 @@ def test_cancelled_and_forgotten_jobs_do_not_make_others_seem_old() -> None:
 
 
 def test_after_a_long_job_no_more_are_sent_ahead_than_have_shown_to_be_short() -> None:
-    pace = Pace()
+    pace = JobPace()
     pace.note(10_000, 0.01, 1e-6)
     assert pace.jobs_in(AHEAD) > 3000
     pace.note(1, 6.0, 6.0)
@@ -199,7 +199,7 @@ def test_after_a_long_job_no_more_are_sent_ahead_than_have_shown_to_be_short() -
 # -- by kind ---------------------------------------------------------------------------------------------------
 
 
-def hands(made: Lane) -> list[list[Claim]]:
+def hands(made: LocalQueue) -> list[list[Claim]]:
     return [[claim for claim, _ in slot.in_hand.values()] for slot in made.slots]
 
 

@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 from forge.job import Claim, Done, Ending, Failed, Status, Throttled
-from forge.master import batch as batches
-from forge.master.batch import Batch
+from forge.master import ending_batch as batches
+from forge.master.ending_batch import EndingBatch
 from forge.storage import Storage, open_storage
 from forge.storage.contract import RowsLocked
 from tests.storage.helpers import plain_job
@@ -66,14 +66,14 @@ def test_the_others_of_a_batch_are_written_and_the_locked_one_is_set_apart(pg: S
     found = claims(pg, 50)
     endings = [Ending(claim, Done() if n % 2 else Failed("no"), 60.0 * (1 - n % 2)) for n, claim in enumerate(found)]
     with held(pg_url, BY_ID, found[17].id):
-        batch = Batch(pg, endings, 3)
+        batch = EndingBatch(pg, endings, 3)
         batch()
         assert [each.ending for each in batch.apart] == [endings[17]]
         assert statuses(pg, found).count(Status.IN_PROGRESS) == 1
-        again = Batch(pg, [], 3, again=batch.apart)
+        again = EndingBatch(pg, [], 3, again=batch.apart)
         again()
         assert again.apart == batch.apart
-    last = Batch(pg, [], 3, again=again.apart)
+    last = EndingBatch(pg, [], 3, again=again.apart)
     last()
     assert last.apart == []
     assert Status.IN_PROGRESS not in statuses(pg, found)
@@ -85,7 +85,7 @@ def test_a_locked_key_is_found_too(pg: Storage, pg_url: str) -> None:
     found = pg.claim(who, "letters", 4)
     (mine,) = [c for c in found if c.id == found[2].id]
     with held(pg_url, "select from forge.job_key where job_id = %s for update", mine.id):
-        batch = Batch(pg, [Ending(claim, Done()) for claim in found], 3)
+        batch = EndingBatch(pg, [Ending(claim, Done()) for claim in found], 3)
         batch()
         assert [each.ending.claim for each in batch.apart] == [mine]
         assert statuses(pg, found).count(Status.DONE) == 3
@@ -100,13 +100,13 @@ def test_what_many_share_is_not_waited_for_by_each(pg: Storage, pg_url: str) -> 
     elsewhere = pg.claim(other, "parcels", 10)
     endings = [Ending(claim, Throttled(5.0)) for claim in found] + [Ending(claim, Done()) for claim in elsewhere]
     with held(pg_url, "select from forge.queue where name = 'letters' for update"):
-        batch = Batch(pg, endings, 3)
+        batch = EndingBatch(pg, endings, 3)
         batch()
         assert {each.ending.claim.queue for each in batch.apart} == {"letters"}
         assert len(batch.apart) == 40
         assert batch._waits <= batches.MOST_WAITS + 1
         assert statuses(pg, elsewhere) == [Status.DONE] * 10
-    again = Batch(pg, [], 3, again=batch.apart)
+    again = EndingBatch(pg, [], 3, again=batch.apart)
     again()
     assert statuses(pg, found) == [Status.PENDING] * 40
 

@@ -1,0 +1,115 @@
+"""This pod's part of the cluster's workers: what it may have is told with its beats, and its lanes follow."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+from forge.config import Config
+from forge.master.pod.log import log
+from forge.master.pod.presence import Presence, prepare
+from forge.master.queues.local_queue import LocalQueue, LocalQueues
+from forge.master.threads import DatabaseThread
+from forge.storage import Storage
+
+__all__ = ["PodShare"]
+
+
+class PodShare:
+    """On the loop."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        lanes: LocalQueues,
+        presence: Presence,
+        side_thread: DatabaseThread,
+        hurry: Callable[[], None],
+    ) -> None:
+        """`hurry` has slots looked at soon: there are more of them, or fewer."""
+        self._storage, self._lanes, self._presence, self._side_thread = storage, lanes, presence, side_thread
+        self._hurry = hurry
+
+    def apply(self, shares: Mapping[str, int]) -> bool:
+        """How many workers this pod may have of each queue. Whether that is news."""
+        changed = False
+        for name, workers in shares.items():
+            lane = self._lanes.get(name)
+            if lane is not None and not lane.closing and lane.limit != workers:
+                changed, lane.limit = True, workers
+                lane.settle()
+        if changed:
+            self._hurry()
+        return changed
+
+    def told(self, shares: Mapping[str, int]) -> None:
+        """The same while the pod serves."""
+        self._restore(shares)
+        if self.apply(shares):
+            log("share: " + ", ".join(f"{lane.limit} of {name}" for name, lane in sorted(self._lanes.items())))
+
+    def _restore(self, shares: Mapping[str, int]) -> None:
+        """A queue that is not in the database any more, because somebody has emptied the table, is stored again as it
+        is configured: without its row nothing is claimed."""
+        gone = {n: lane.settings for n, lane in self._lanes.items() if n not in shares and not lane.closing}
+        if not gone or self._side_thread.busy:
+            return
+        if served := [name for name, settings in gone.items() if self._lanes[name].limit]:  # else it is about to be new
+            log(f"{', '.join(served)}: no such queue in the database any more; stored again", level=logging.WARNING)
+        self._side_thread.send(lambda: prepare(self._storage, gone), self._prepared)
+
+    def woken(self, lanes: Iterable[LocalQueue]) -> None:
+        """A lane without workers may be of a queue that was paused, and has been resumed."""
+        if not all(lane.limit for lane in lanes):
+            self._presence.ask_for_shares()
+
+    def tick(self, now: float, in_programs: Mapping[str, int], serving: bool) -> None:
+        """Say what there is; have more workers where work waits, and fewer where it does not."""
+        held = {lane.queue: lane.held(in_programs[lane.queue]) for lane in self._lanes.staffed}
+        self._presence.running = {**dict.fromkeys(self._lanes, 0), **held}
+        if not serving:
+            return
+        for lane in self._lanes.staffed:
+            if lane.scale(now):
+                self._ask_whether_work_waits(lane)
+
+    def note(self, in_programs: int) -> None:
+        """For the pod's heart: whether jobs are in hand, and which queues could take some."""
+        lanes = self._lanes.staffed
+        in_lanes = any(lane.claim_count for lane in lanes)
+        self._presence.holding = in_lanes or in_programs > 0
+        self._presence.idle = [lane.queue for lane in lanes if lane.room and not lane.busy]
+
+    def _ask_whether_work_waits(self, lane: LocalQueue) -> None:
+        def answer(seconds: float | None, _: str | None) -> None:
+            if seconds is not None and seconds <= 0:
+                lane.work_waits(time.monotonic())
+                self._hurry()
+
+        if lane.waiting:
+            answer(0.0, None)
+        elif not self._side_thread.busy:
+            marks = {lane.queue: lane.low_water}
+            self._side_thread.send(lambda: self._storage.next_due([lane.queue], marks), answer)
+
+    def leave(self) -> None:
+        """The pod serves nothing any more: others may have its workers as their jobs end, before it is gone."""
+        who = self._presence.who
+        self._side_thread.send(lambda: self._storage.serve(who, []), lambda *_: self._presence.ask_for_shares())
+
+    def reload(self, old: Config, new: Config) -> None:
+        """Other settings: new queues are stored, and then there is a share of them. A `max_workers` that was changed
+        there is an operator's word as good as `forge queue set`."""
+        queues, before = new.declared_queues(), old.queues
+        changed = {
+            name: queue.max_workers
+            for name, queue in queues.items()
+            if name in before and before[name].max_workers != queue.max_workers
+        }
+        self._side_thread.send(lambda: prepare(self._storage, queues, changed), self._prepared)
+
+    def _prepared(self, _: None, error: str | None) -> None:
+        if error is not None:
+            log(f"the queues' settings were not stored: {error}", level=logging.WARNING)
+        self._presence.ask_for_shares()

@@ -17,7 +17,7 @@ from forge.master.pod.log import counted, log
 from forge.master.pod.presence import Presence
 from forge.master.programs.programs import Programs
 from forge.master.queues.claimer import Claimer
-from forge.master.queues.local_queue import LocalQueues
+from forge.master.queues.local_queues import LocalQueues
 from forge.master.queues.offers import Offers
 from forge.storage import Storage
 from forge.storage.contract import Incarnation
@@ -35,13 +35,13 @@ class Books:
         self,
         storage: Storage,
         presence: Presence,
-        lanes: LocalQueues,
+        queues: LocalQueues,
         programs: Programs,
         claimer: Claimer,
         offers: Offers,
         finalizer: Finalizer,
     ) -> None:
-        self._storage, self._presence, self._lanes, self._programs = storage, presence, lanes, programs
+        self._storage, self._presence, self._queues, self._programs = storage, presence, queues, programs
         self._claimer, self._offers, self._finalizer = claimer, offers, finalizer
         self._look_at = self._search_at = 0.0  # monotonic
         self._off: int | None = None  # at the last look: claims that are neither held nor ended
@@ -65,14 +65,14 @@ class Books:
 
     def _difference(self) -> int:
         held = self._finalizer.unwritten + self._programs.in_hand
-        held += sum(lane.claim_count for lane in self._lanes.staffed)
+        held += sum(queue.claim_count for queue in self._queues.staffed)
         return self._claimer.claimed - self._finalizer.ended - held
 
     def _held(self) -> Iterator[Claim]:
         yield from self._finalizer.held()
         yield from self._programs.held()
-        for lane in self._lanes.staffed:
-            yield from lane.claims()
+        for queue in self._queues.staffed:
+            yield from queue.claims()
 
     def _search(self, who: Incarnation, off: int) -> None:
         # Held now, though it may have ended by the time of the answer; or offered, and taken meanwhile.

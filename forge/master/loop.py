@@ -16,27 +16,45 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
+from uuid import UUID
 
 from forge import early, logs
 from forge.config import Config
 from forge.errors import ConfigError, DatabaseError, ExitCode, ForgeError
 from forge.master.books import Books
 from forge.master.finalizer import Finalizer
+from forge.master.news import (
+    Beat,
+    CancelsFound,
+    ChannelChanged,
+    ErrandDone,
+    JobsPushed,
+    ListenerReady,
+    LookDue,
+    News,
+    Outage,
+    SharesFound,
+    SignalCame,
+    Trouble,
+    Woken,
+)
 from forge.master.pod.fencing import Fencing
 from forge.master.pod.log import Sometimes, change_logs, counted, log
 from forge.master.pod.meter import Meter
 from forge.master.pod.pod_services import PodServices
-from forge.master.pod.presence import Beat, Presence
+from forge.master.pod.presence import Presence
 from forge.master.pod.systemd import Systemd
+from forge.master.pod_state import PodState
 from forge.master.programs.commands import Hidden
 from forge.master.programs.programs import Programs
 from forge.master.queues.claimer import Claimer
-from forge.master.queues.local_queue import LocalQueue, LocalQueues, arrange
+from forge.master.queues.local_queue import LocalQueue
+from forge.master.queues.local_queues import LocalQueues
 from forge.master.queues.offers import Offers
 from forge.master.queues.pod_budgets import PodBudgets
 from forge.master.queues.pod_share import PodShare
 from forge.master.queues.wake_switch import WakeSwitch
-from forge.master.threads import DatabaseThread, Then
+from forge.master.threads import DatabaseThread
 from forge.master.workers.replies import Replies
 from forge.master.workers.requests import Requests
 from forge.master.workers.stop_job import notice
@@ -48,9 +66,9 @@ from forge.storage import Storage
 
 __all__ = ["Master", "log"]
 
-TICK = 0.2  # seconds between looks at the clock while jobs run,
-TICK_AHEAD = 0.05  # while jobs wait in workers behind others,
-TICK_IDLE = 1.0  # and while there is nothing to do
+TICK = 0.2  # seconds between looks at the clock while jobs run
+TICK_AHEAD = 0.05  # seconds between them while jobs wait in workers behind others
+TICK_IDLE = 1.0  # seconds between them while there is nothing to do
 WRITE_WITHIN = 2.0  # seconds for the last results when the time to stop is over already
 
 SLOW_START = 10.0  # seconds after which it is said who is not ready
@@ -73,47 +91,58 @@ class Master:
     ) -> None:
         """`heart` is a storage for the heartbeat alone, `cluster` one for the services, with a timeout. The zygote is
         ready. `read_config` is called on SIGHUP; `hidden` are variables that programs are to find as they were."""
-        self.storage, self.config = storage, config
+        self.storage = storage
+        self.state = state = PodState(config)
         self._read_config = read_config or (lambda: config)
         self._systemd = systemd or Systemd({})
         self._selector = selectors.DefaultSelector()
-        self._news: collections.deque[tuple[Any, ...]] = collections.deque()
+        self._news: collections.deque[News] = collections.deque()
         self._bell, self._ringer = socket.socketpair()
-        self._stop_by: float | None = None  # monotonic; None: not stopping
         self._ready = False  # all workers have been, once
         self._exit_code = ExitCode.OK  # if nothing goes wrong at the end
         self._tick_at = 0.0  # monotonic: look at the clock then
         self._sometimes = Sometimes(60.0)
-        self.lanes = LocalQueues()
         self._deaths = ZygoteDeaths()
-        self._meter = Meter()
-        self.presence = Presence(storage, heart, config, self._post, self._meter)
-        self._side_thread = DatabaseThread("clerk", self._post, patient=False)
-        self._finalizer = Finalizer(storage, self._post, self.presence, self._due_again, self._meter)
-        self._budgets = PodBudgets(storage, self._post, self.presence, config.limits)
-        self._requests = Requests(storage, self._side_thread, self._budgets)
-        self._wake_switch = WakeSwitch(storage, self._side_thread)
-        self._share = PodShare(storage, self.lanes, self.presence, self._side_thread, self._hurry)
-        self.workers = Workers(self.lanes, self._selector, self._finalizer.end)
-        self.zygotes = Zygotes(zygote, config, self._selector, self._heard, self._settled)
-        self._services = PodServices(
-            (storage, heart, cluster), config, self.presence, self.zygotes, self._meter, self.workers
+        self._meter = meter = Meter()
+        self.queues = queues = LocalQueues()
+        self.presence = presence = Presence(storage, heart, state, zygote.fence, self._post, meter)
+        self._side_thread = side_thread = DatabaseThread("side", self._post, patient=False)
+        self._finalizer = finalizer = Finalizer(
+            storage, self._post, presence, self._due_again, self._endings_written, meter
         )
-        self.workers.zygotes = self.zygotes
-        self.workers.hear = Replies(self.lanes, self.workers, self._finalizer, self._requests, self._meter).hear
-        told = (self.presence, self.zygotes, self._finalizer, self._budgets, self.lanes, self._meter)
-        self._claimer = Claimer(storage, self._post, *told)
-        self._offers = Offers(storage, self.presence, self._claimer)
-        self._news_pushed, self._news_listening = self._offers.came, self._offers.listening
-        self.programs = Programs(self._selector, self._finalizer.end, self._free_places, log, hidden, self._deaths)
-        self.programs.configure(config, zygote)
-        self.programs.places.ran = self._meter.ran
-        self.fencing = Fencing(zygote.fence, self.workers, self.programs, config.stale_after)
-        self.presence.confirmed = self.fencing.confirm
-        self._claimer.take = self.programs.take
-        parts = (self.lanes, self.programs, self._claimer, self._offers, self._finalizer)
-        self._books = Books(storage, self.presence, *parts)
-        self._make_lanes()
+        self._budgets = budgets = PodBudgets(storage, self._post, presence, config.limits, self._tokens_came)
+        self._requests = Requests(storage, side_thread, budgets)
+        self._wake_switch = WakeSwitch(storage, side_thread)
+        self._share = PodShare(storage, state, queues, presence, side_thread, self._hurry)
+        self.zygotes = zygotes = Zygotes(zygote, config, self._selector, self._heard, self._settled)
+        replies = Replies(queues, state, zygotes, finalizer, self._requests, meter)
+        self.workers = Workers(queues, state, zygotes, replies, self._selector, finalizer.end)
+        self.programs = programs = Programs(
+            self._selector, finalizer.end, queues.free_places, log, hidden, self._deaths, meter.ran
+        )
+        programs.configure(config, zygote)
+        self._services = PodServices((storage, heart, cluster), state, presence, zygotes, meter, self.workers)
+        self._claimer = Claimer(
+            storage,
+            self._post,
+            state=state,
+            presence=presence,
+            zygotes=zygotes,
+            queues=queues,
+            programs=programs,
+            finalizer=finalizer,
+            budgets=budgets,
+            meter=meter,
+        )
+        self._offers = Offers(storage, presence, self._claimer)
+        self.fencing = Fencing(zygote.fence, state, self.workers, programs)
+        self._books = Books(storage, presence, queues, programs, self._claimer, self._offers, finalizer)
+        self._make_queues()
+
+    @property
+    def config(self) -> Config:
+        """The settings in force."""
+        return self.state.config
 
     # -- its life ----------------------------------------------------------------------------------------------
 
@@ -124,10 +153,10 @@ class Master:
         self._ringer.setblocking(False)
         self._selector.register(self._bell, selectors.EVENT_READ, self._on_bell)
         for number in early.SIGNALS:
-            signal.signal(number, lambda n, _: self._post("signal", n))
+            signal.signal(number, lambda n, _: self._post(SignalCame(n)))
         for noted in early.take():  # while it started
-            self._post("signal", noted)
-        self._share.apply(self.presence.start(list(self.lanes)))
+            self._post(SignalCame(noted))
+        self._share.apply(self.presence.start(list(self.queues)))
         for thread in (self._claimer, self._side_thread, self._finalizer):
             thread.start()
         gc.collect()  # while the handlers' modules are being imported: 30 ms
@@ -135,7 +164,7 @@ class Master:
         # Jobs in hand are no cycles. At Python's own 700 a fifth of a busy master's time went into looking for some.
         gc.set_threshold(50_000, 20, 20)
         self._become_ready(began)
-        self._until(lambda: self._stop_by is not None)
+        self._until(lambda: self.state.stopping)
         return self._drain() or self._exit_code
 
     def _become_ready(self, began: float) -> None:
@@ -148,13 +177,13 @@ class Master:
             log(f"not ready after {SLOW_START:.0f} s: {self.workers.missing()}", level=logging.WARNING)
             self._systemd.status(f"starting: {self.workers.missing()}")
         self._until(lambda: self._settled_at_start)
-        if self._stop_by is None and (why := self._unable()):
+        if not self.state.stopping and (why := self._unable()):
             self._exit_code = ExitCode.START
             log(f"{why}; stopping", level=logging.ERROR)
             # Of other queues there may be jobs that run; else there is nobody to wait for.
             working = any(slot.in_hand for slot in self.workers.slots()) or self.programs.in_hand
-            self._stop_by = time.monotonic() + (self.config.shutdown_timeout if working else 0.0)
-        elif self._stop_by is None:
+            self.state.stop(time.monotonic() + (self.config.shutdown_timeout if working else 0.0))
+        elif not self.state.stopping:
             self._ready = True
             log(f"{counted(self.workers.ready, 'worker')} ready in {time.monotonic() - began:.2f} s")
             self._tell_ready()
@@ -162,7 +191,7 @@ class Master:
 
     @property
     def _settled_at_start(self) -> bool:
-        return self._stop_by is not None or self.workers.all_ready or self._unable() is not None
+        return self.state.stopping or self.workers.all_ready or self._unable() is not None
 
     def _unable(self) -> str | None:
         """Why there is no use in going on with the start; a reload that is under way may mend it."""
@@ -179,8 +208,7 @@ class Master:
             for key, _ in self._selector.select(self._patience()):
                 key.data()
             while self._news:
-                kind, *parts = self._news.popleft()
-                getattr(self, f"_news_{kind}")(*parts)
+                self._take_in(self._news.popleft())
             self.fencing.look()
             now = time.monotonic()
             if now >= self.workers.outputs.due:
@@ -190,33 +218,25 @@ class Master:
                 self._tick(now)
             serving = self._serving
             self._run_programs(now, serving)
-            for lane in self.lanes.staffed:
+            for queue in self.queues.staffed:
                 if serving:
-                    if lane.dispatch(now) or lane.waiting:
-                        self.presence.holding = True
-                        self._tick_at = min(self._tick_at, now + (TICK_AHEAD if lane.watched else TICK))
+                    if queue.dispatch(now) or queue.waiting:
+                        self.state.note_held(True)
+                        self._tick_at = min(self._tick_at, now + (TICK_AHEAD if queue.watched else TICK))
                     if not self._finalizer.behind:
-                        self._claimer.claim(lane, now)
-                for slot in lane.all_slots():
+                        self._claimer.claim(queue, now)
+                for slot in queue.all_slots():
                     self.workers.watch_writes(slot)
                 if serving:
-                    self._offers.look(lane, self.config.heartbeat, now)
+                    self._offers.look(queue, self.config.heartbeat, now)
             self.zygotes.flush()
             self._finalizer.flush(self.config.max_crashes)
 
     def _run_programs(self, now: float, serving: bool) -> None:
         """Before workers are given jobs: a job for a program that has waited for a place takes the next one."""
         self.programs.tick(now, serving)
-        if self.programs.kinds:
-            places = self.programs.places
-            self.presence.holding = self.presence.holding or self.programs.in_hand > 0
-            for lane in self.lanes.staffed:
-                lane.outside, lane.taken = places.outside(lane.queue), places.taken[lane.queue]
-                lane.more, lane.taken_bytes = places.more(lane.queue, lane.places), places.bytes[lane.queue]
-
-    def _free_places(self, queue: str) -> int:
-        lane = self.lanes.get(queue)
-        return lane.places - lane.working if lane is not None else 0
+        if self.programs.kinds and self.programs.in_hand:
+            self.state.note_held(True)
 
     def _heard(self, zygote: ZygoteProcess, message: dict[str, Any]) -> None:
         self.fencing.look()
@@ -225,100 +245,127 @@ class Master:
 
     @property
     def _serving(self) -> bool:
-        return self._stop_by is None and self.fencing.open
+        return not self.state.stopping and self.fencing.open
 
     def _patience(self) -> float:
         now = time.monotonic()
         at = [self._tick_at, self._systemd.due, self.programs.due(), self._budgets.due, self._finalizer.due]
         at += [self.fencing.due(now), self.workers.outputs.due]
         if self._serving and not self._finalizer.behind:  # else the news that they are written ends the wait
-            at += [look for lane in self.lanes.staffed if (look := lane.next_look()) is not None]
+            at += [look for queue in self.queues.staffed if (look := queue.next_look()) is not None]
         return max(min(at) - now, 0.0)
 
     def _tick(self, now: float) -> None:
-        """What time brings."""
+        """Do what is due by the clock: bury dead workers, fill slots, enforce timeouts, retry lost questions. Sets when
+        to look again."""
         self.presence.look_out(now)
-        self.lanes.look(self.programs.places.taken)
-        self._share.tick(now, self.programs.places.running, serving=self._stop_by is None)
+        self.queues.look(self.programs.places.taken)
+        self._share.tick(now, self.programs.places.running)
         self.workers.tick(now)
         self.zygotes.tick(now)
         self._requests.tick(now)
-        self._wake_switch.tick(self.lanes.values(), self.presence.who.pod.id, now)
+        self._wake_switch.tick(self.queues.values(), self.presence.who.pod.id, now)
         at = [now + TICK_IDLE, self.workers.next_at(now)]
-        for lane in self.lanes.staffed:
-            lane.shared = lane.queue in self.presence.shared
-            lane.recall(now)
-            self._finalizer.release(lane.left_over(now))
-            if lane.waiting and not any(slot.channel for slot in lane.slots):
-                self._finalizer.release(lane.take_out())  # nobody here can take them for a while
-            if lane.suspects.waiting and not any(slot.channel for slot in lane.suspects.slots):
-                self._finalizer.release(lane.suspects.take_out())  # the same
-            if lane.closing and not any(lane.all_slots()) and not lane.claiming:
-                del self.lanes[lane.queue]
+        for queue in self.queues.staffed:
+            shared = queue.name in self.presence.shared  # other pods have workers for it too
+            queue.recall(now, shared)
+            self._finalizer.release(queue.left_over(now, shared))
+            if queue.waiting and not any(slot.channel for slot in queue.slots):
+                self._finalizer.release(queue.take_out())  # nobody here can take them for a while
+            if queue.suspects.waiting and not any(slot.channel for slot in queue.suspects.slots):
+                self._finalizer.release(queue.suspects.take_out())  # the same
+            if queue.closing and not any(queue.all_slots()) and not queue.claiming:
+                del self.queues[queue.name]
             at += [
-                self.workers.enforce(slot, now, self.config.cancel_grace) for slot in lane.all_slots() if slot.in_hand
+                self.workers.enforce(slot, now, self.config.cancel_grace) for slot in queue.all_slots() if slot.in_hand
             ]
-            if lane.watched:
+            if queue.watched:
                 at.append(now + TICK_AHEAD)
         if self.zygotes.unsettled:
             at.append(now + TICK)
         self._share.note(self.programs.in_hand)
-        self._offers.reconsider(self.lanes.staffed, now)
+        self._offers.reconsider(self.queues.staffed, now)
         self._books.tick(now)
         self._tick_at = min(at)
 
     # -- news --------------------------------------------------------------------------------------------------
 
-    def _give_back(self, lane: LocalQueue) -> None:
-        self._finalizer.release([*lane.take_out(), *lane.suspects.take_out()])
+    def _give_back(self, queue: LocalQueue) -> None:
+        self._finalizer.release([*queue.take_out(), *queue.suspects.take_out()])
 
-    def _due_again(self, queue: str, seconds: float) -> None:
-        if queue in self.lanes:
-            self.lanes[queue].due_in(seconds, time.monotonic())
+    def _due_again(self, name: str, seconds: float) -> None:
+        if name in self.queues:
+            self.queues[name].due_in(seconds, time.monotonic())
 
-    def _news_back(self, thread: DatabaseThread, then: Then, answer: Any, error: str | None) -> None:
-        thread.is_back(then, answer, error)
+    def _tokens_came(self, scope: str) -> None:
+        self._claimer.tokens_came(scope)
 
-    def _news_ears(self, fd: int, read: Callable[[], bool]) -> None:
-        self._selector.register(fd, selectors.EVENT_READ, lambda: read() or self._selector.unregister(fd))
+    def _endings_written(self) -> None:
+        self._claimer.places_came()
 
-    def _news_woken(self, words: set[str]) -> None:
+    def _take_in(self, news: News) -> None:
+        match news:
+            case ErrandDone():
+                news.thread.take_in(news)
+            case JobsPushed():
+                self._offers.came(news.claims)
+            case Woken():
+                self._woken(news.words)
+            case Beat():
+                self._beaten(news)
+            case LookDue():
+                self._claimer.look(self.state.idle)
+            case SharesFound():
+                self._shares_came(news.workers)
+            case CancelsFound():
+                self._cancel(news.jobs)
+            case SignalCame():
+                self._signalled(news.number)
+            case Outage():
+                self.presence.outage(news.error, writing=news.writing)
+            case Trouble():
+                if self._sometimes(news.error, time.monotonic()):
+                    log(news.error, level=logging.ERROR)
+            case ChannelChanged():
+                self._offers.listening(news.channel)
+            case ListenerReady(fd, read):
+                self._selector.register(fd, selectors.EVENT_READ, lambda: read() or self._selector.unregister(fd))
+
+    def _woken(self, words: set[str]) -> None:
+        if "leader:" in words:
+            self._services.nobody_leads()
+        if "schedule:" in words or "*" in words:
+            self._services.schedules_changed()
+        for word in words:
+            if word.startswith("drain:"):
+                self._budgets.drained(word.removeprefix("drain:"))
         self.presence.woken(words, time.monotonic())
-        woken = [lane for name, lane in self.lanes.items() if "*" in words or name in words]
-        for lane in woken:
-            lane.wake()
-            lane.given_back |= f"back:{lane.queue}" in words
+        woken = [queue for name, queue in self.queues.items() if "*" in words or name in words]
+        for queue in woken:
+            queue.wake()
+            if f"back:{queue.name}" in words:
+                queue.jobs_came_back()
         self._share.woken(woken)
 
-    def _news_shares(self, shares: dict[str, int]) -> None:
-        if self._stop_by is None:
-            self._share.told(shares)
+    def _shares_came(self, workers: dict[str, int]) -> None:
+        if not self.state.stopping:
+            self._share.told(workers)
 
-    def _news_look(self) -> None:
-        self._claimer.look(self.presence.idle)
-
-    def _news_outage(self, error: str, writing: bool = False) -> None:
-        self.presence.outage(error, writing=writing)
-
-    def _news_trouble(self, error: str) -> None:
-        if self._sometimes(error, time.monotonic()):
-            log(error, level=logging.ERROR)
-
-    def _news_beat(self, beat: Beat) -> None:
+    def _beaten(self, beat: Beat) -> None:
         if not self.presence.beaten(beat):
             self._lost(beat)
-        elif self._stop_by is None and self._ready:
+        elif not self.state.stopping and self._ready:
             self._systemd.status(self._summary())
-        self._news_cancels(beat.cancels)
-        self._news_shares(beat.shares)
+        self._cancel(beat.cancels)
+        self._shares_came(beat.shares)
 
-    def _news_cancels(self, cancels: Sequence[tuple[Any, int]]) -> None:
+    def _cancel(self, jobs: Sequence[tuple[UUID, int]]) -> None:
         """The job's row says what becomes of it: any outcome but done is `cancelled`."""
-        if cancels:
-            wanted, now = set(cancels), time.monotonic()
+        if jobs:
+            wanted, now = set(jobs), time.monotonic()
             self.programs.cancel(wanted)
-            for lane in self.lanes.values():
-                self._finalizer.release(lane.cancel(wanted, now))
+            for queue in self.queues.values():
+                self._finalizer.release(queue.cancel(wanted, now))
             self._tick_at = now
 
     def _lost(self, beat: Beat) -> None:
@@ -327,23 +374,19 @@ class Master:
         self._finalizer.forget()
         self._offers.forget()
         self.programs.lost()
-        for lane in self.lanes.values():
-            lane.waiting.clear()
-            lane.suspects.waiting.clear()
+        for queue in self.queues.values():
+            queue.waiting.clear()
+            queue.suspects.waiting.clear()
         self.workers.forget("the pod had been taken for dead")
         self._books.start_over()
         self.fencing.start_over(beat.began)
 
     # -- settings ----------------------------------------------------------------------------------------------
 
-    def _make_lanes(self, *, serving: bool = False) -> None:
-        self._claimer.unknown_kind_ttl, self.workers.ready_within = (
-            self.config.unknown_kind_ttl,
-            self.config.ready_within,
-        )
-        for lane in arrange(self.lanes, self.config, self._deaths, serving=serving):
-            self._give_back(lane)
-            self.programs.give_back(lane.queue)
+    def _make_queues(self, *, serving: bool = False) -> None:
+        for queue in self.queues.arrange(self.config, self.programs.places, self._deaths, serving=serving):
+            self._give_back(queue)
+            self.programs.give_back(queue.name)
 
     def _reload(self) -> None:
         """Read the settings again, and have a new zygote import the code again; the rest follows when it is ready."""
@@ -364,13 +407,12 @@ class Master:
         """A new zygote has taken over, or could not."""
         self._tick_at = 0.0
         if config is not None:
-            old, self.config = self.config, config
+            old = self.config
+            self.state.configure(config)
             change_logs(config)
             self.presence.change(config, self._side_thread)
-            self.fencing.stale_after = config.stale_after
-            self._services.change(config)
             self._budgets.change(config.limits)
-            self._make_lanes(serving=True)
+            self._make_queues(serving=True)
             self.programs.configure(config, self.zygotes.current)
             self._share.reload(old, config)
             self.workers.roll()
@@ -382,11 +424,11 @@ class Master:
 
     # -- signals and the end -----------------------------------------------------------------------------------
 
-    def _news_signal(self, number: int) -> None:
+    def _signalled(self, number: int) -> None:
         match number:
             case signal.SIGTERM | signal.SIGINT | signal.SIGQUIT:
                 self._stop(number)
-            case _ if self._stop_by is not None:
+            case _ if self.state.stopping:
                 pass
             case signal.SIGHUP:
                 self._reload()
@@ -400,35 +442,34 @@ class Master:
         self._tick_at = 0.0
 
     def _stop(self, number: int) -> None:
-        again, now = self._stop_by is not None, time.monotonic()
+        again, now = self.state.stopping, time.monotonic()
         if number == signal.SIGQUIT or (again and number == signal.SIGINT):
-            self._stop_by = now
+            self.state.stop(now)
         elif not again:
-            self._stop_by = now + self.config.shutdown_timeout
+            self.state.stop(now + self.config.shutdown_timeout)
             in_hand = sum(len(slot.in_hand) for slot in self.workers.slots()) + self.programs.in_hand
             log(f"stopping: {in_hand} jobs in hand")
 
     def _drain(self) -> ExitCode:
         """Give back what has not started, wait for what has, give back what will not end."""
-        assert self._stop_by is not None
+        assert self.state.stop_by is not None
         self._systemd.stopping()
         self.zygotes.give_up()
         self._services.stop()
-        self._claimer.stopping = True
-        self.workers.stop(self._stop_by, notice(self.config.shutdown_timeout))
+        self.workers.stop(self.state.stop_by, notice(self.config.shutdown_timeout))
         self._hurry()
         self.programs.drain()
         self._share.leave()
         self._offers.close()
-        for lane in self.lanes.values():
-            self._give_back(lane)
+        for queue in self.queues.values():
+            self._give_back(queue)
         self._until(self._drained)
         self.workers.kill_all()
         self.programs.close()
         self.workers.outputs.close_all()
         for slot in self.workers.slots():
             self._finalizer.release(slot.close(), "the master was stopped")
-        by = max(self._stop_by, time.monotonic() + WRITE_WITHIN)
+        by = max(self.state.stop_by, time.monotonic() + WRITE_WITHIN)
         self._until(lambda: not self._finalizer.unwritten or time.monotonic() >= by)
         self._services.join(WRITE_WITHIN)
         self.presence.stop()
@@ -436,9 +477,9 @@ class Master:
         return self._leave()
 
     def _drained(self) -> bool:
-        assert self._stop_by is not None
+        assert self.state.stop_by is not None
         idle = not any(slot.channel for slot in self.workers.slots()) and not self._claimer.busy and self.programs.gone
-        return idle or time.monotonic() >= self._stop_by
+        return idle or time.monotonic() >= self.state.stop_by
 
     def _leave(self) -> ExitCode:
         """Say good-bye to the database."""
@@ -459,7 +500,7 @@ class Master:
 
     # -- the bell ----------------------------------------------------------------------------------------------
 
-    def _post(self, *news: Any) -> None:
+    def _post(self, news: News) -> None:
         """From any thread or signal handler."""
         self._news.append(news)
         with contextlib.suppress(BlockingIOError):  # it is ringing already

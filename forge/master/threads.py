@@ -15,16 +15,29 @@ from collections.abc import Callable
 from typing import Any
 
 from forge.errors import DatabaseError, ForgeError
+from forge.master.news import (
+    Beat,
+    CancelsFound,
+    ChannelChanged,
+    ErrandDone,
+    JobsPushed,
+    ListenerReady,
+    LookDue,
+    News,
+    Outage,
+    Post,
+    SharesFound,
+    Then,
+    Trouble,
+    Woken,
+)
 from forge.storage.listener import Listener
 
-__all__ = ["DatabaseThread", "HeartbeatThread", "ListenerThread", "Post"]
-
-Post = Callable[..., None]  # kind of news, then its parts
-Then = Callable[[Any, str | None], None]  # what an errand answered, or the error it ended in
+__all__ = ["LONGEST_PAUSE", "DatabaseThread", "HeartbeatThread", "ListenerThread"]
 
 LONGEST_PAUSE = 2.0  # seconds between two tries of what must be done
-SHARES_WITHIN = 1.5  # seconds in which shares are asked for, however rarely the pod beats,
-SHARES_APART = 0.5  # and between two questions, however often it is poked
+SHARES_WITHIN = 1.5  # seconds in which shares are asked for, however rarely the pod beats
+SHARES_APART = 0.5  # seconds between two questions for shares, however often it is poked
 PROBE_EVERY = 5.0  # seconds between looks whether the connection that listens still has another end
 
 
@@ -47,12 +60,12 @@ class DatabaseThread(threading.Thread):
     def run(self) -> None:
         while True:
             errand, then = self._errands.get()
-            self._post("back", self, then, *self._try(errand))
+            self._post(ErrandDone(self, then, *self._try(errand)))
 
-    def is_back(self, then: Then, answer: Any, error: str | None) -> None:
-        """The loop has the news."""
+    def take_in(self, done: ErrandDone) -> None:
+        """The loop has the news: whoever wants to know is told."""
         self.busy -= 1
-        then(answer, error)
+        done.then(done.answer, done.error)
 
     def _try(self, errand: Callable[[], Any]) -> tuple[Any, str | None]:
         pause = 0.25
@@ -63,7 +76,7 @@ class DatabaseThread(threading.Thread):
                 said = str(e) if isinstance(e, ForgeError) else f"{type(e).__name__}: {e}"
                 if not self._patient:
                     return None, said
-                self._post("outage", said, True)
+                self._post(Outage(said, writing=True))
                 time.sleep(pause * random.uniform(0.5, 1.5))
                 pause = min(pause * 2, LONGEST_PAUSE)
 
@@ -79,13 +92,12 @@ class HeartbeatThread(threading.Thread):
         post: Post,
         *,
         every: float,
-        beat: Callable[[], Any],
+        beat: Callable[[], Beat],
         look_every: float,
-        cancels: Callable[[], Any],
-        shares: Callable[[], Any],
+        cancels: Callable[[], CancelsFound | None],
+        shares: Callable[[], SharesFound],
     ) -> None:
-        """Posts `beat`, `cancels` and `shares`, each with what its errand answered; errands that answer None, nothing.
-        And `look`, every `look_every` seconds."""
+        """Posts what each errand answers, unless that is None; and that a look is due, every `look_every` seconds."""
         super().__init__(name="beat", daemon=True)
         self._post = post
         self._every, self._beat = every, beat
@@ -116,7 +128,7 @@ class HeartbeatThread(threading.Thread):
         self._poked.set()
 
     def stop(self) -> None:
-        """Soon."""
+        """Ask the thread to end. It ends within a second."""
         self._stopping = True
         self._poked.set()
 
@@ -135,30 +147,30 @@ class HeartbeatThread(threading.Thread):
             if now >= beat_at:
                 beat_at = now + self._every
                 self._put_off_shares(now)  # it brings them
-                self._do("beat", self._beat)
+                self._do(self._beat)
             if now >= self._share_at:
                 self._put_off_shares(now)
-                self._do("shares", self._shares)
+                self._do(self._shares)
             if now >= self._ask_at:
                 self._ask_at = math.inf  # first: who pokes meanwhile is answered by this question or by the next
-                self._do("cancels", self._cancels)
+                self._do(self._cancels)
             if now >= look_at:
                 look_at = now + self._look_every * random.uniform(0.8, 1.2)  # pods must not look in step
-                self._post("look")
+                self._post(LookDue())
 
     def _put_off_shares(self, now: float) -> None:
         self._shared_at, self._share_at = now, now + SHARES_WITHIN
 
-    def _do(self, news: str, errand: Callable[[], Any]) -> None:
+    def _do(self, errand: Callable[[], News | None]) -> None:
         try:
             answer = errand()
         except DatabaseError as e:
-            self._post("outage", str(e))
+            self._post(Outage(str(e)))
         except ForgeError as e:
-            self._post("trouble", str(e))
+            self._post(Trouble(str(e)))
         else:
             if answer is not None:
-                self._post(news, answer)
+                self._post(answer)
 
 
 class ListenerThread(threading.Thread):
@@ -178,7 +190,7 @@ class ListenerThread(threading.Thread):
                 self._stopping.wait(random.uniform(0.5, 1.5))
             elif (fd := self._listener.fileno()) is not None:
                 self._lost.clear()
-                self._post("ears", fd, self.read)
+                self._post(ListenerReady(fd, self.read))
                 while not self._lost.wait(PROBE_EVERY):
                     self._listener.probe()
         self._listener.close()
@@ -191,7 +203,7 @@ class ListenerThread(threading.Thread):
         return False
 
     def stop(self) -> None:
-        """Soon."""
+        """Ask the thread to end. It ends within a second."""
         self._stopping.set()
         self._lost.set()
 
@@ -201,10 +213,10 @@ class ListenerThread(threading.Thread):
         except ForgeError:
             woken = None
         if claims := self._listener.pushed():  # by the channel that there was,
-            self._post("pushed", claims)
+            self._post(JobsPushed(claims))
         if (channel := self._listener.channel) != self._channel:
             self._channel = channel
-            self._post("listening", channel)  # before that there is another one
+            self._post(ChannelChanged(channel))  # before that there is another one
         if woken:
-            self._post("woken", woken)
+            self._post(Woken(woken))
         return woken is not None

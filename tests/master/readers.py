@@ -22,6 +22,7 @@ from forge import descendants
 from forge.config.model import PoolConfig, QueueConfig
 from forge.job import Claim, Ending, Released
 from forge.master.pod.meter import Meter
+from forge.master.pod_state import PodState
 from forge.master.programs import process_table as processes
 from forge.master.programs.places import Places
 from forge.master.programs.pools import Child, Pool
@@ -185,7 +186,7 @@ class Gone:
         return self.returncode
 
 
-class StubNursery(ZygoteProcess):
+class StubZygote(ZygoteProcess):
     """A zygote that is whoever writes to `theirs`."""
 
     def __init__(self, *, ready: bool = True) -> None:
@@ -230,7 +231,7 @@ class Books:
         assert len(found) + self.written == len(sent), (found, self.written)
 
 
-class Clerk:
+class SideThread:
     """Nobody's errands are run."""
 
     def send(self, _: Any, then: Any) -> None:
@@ -266,13 +267,17 @@ class WorkerRig:
         self.books, self.selector = Books(), selectors.DefaultSelector()
         self.lane = LocalQueue("q", settings or QueueConfig(max_workers=1), 10.0)
         self.sent = claims(jobs)
-        self.workers = Workers({"q": self.lane}, self.selector, self.books.end)
-        self.zygote = StubNursery()
-        self.workers.zygotes = _Current(self.zygote)  # type: ignore[assignment]
-        storage, side_thread, budgets = _Refuses(), Clerk(), NoBudgets()
+        self.zygote = StubZygote()
+        storage, side_thread, budgets = _Refuses(), SideThread(), NoBudgets()
         self.requests = Requests(storage, side_thread, budgets)  # type: ignore[arg-type]
-        meter = CountingMeter(self.books)
-        self.workers.hear = Replies({"q": self.lane}, self.workers, self.books, self.requests, meter).hear  # type: ignore[arg-type]
+        queues, state, zygotes, meter = (
+            {"q": self.lane},
+            PodState(Config()),
+            _Current(self.zygote),
+            CountingMeter(self.books),
+        )
+        replies = Replies(queues, state, zygotes, self.books, self.requests, meter)  # type: ignore[arg-type]
+        self.workers = Workers(queues, state, zygotes, replies, self.selector, self.books.end)  # type: ignore[arg-type]
         (self.slot,) = self.lane.slots
         ours, self.theirs = socket.socketpair()
         self.theirs.setblocking(False)
@@ -298,7 +303,7 @@ class WorkerRig:
         return self.slot.channel is not None and self.slot.channel in self.selector.get_map()
 
     def read(self) -> None:
-        while self.reads and self.workers.hear(self.slot):
+        while self.reads and self.workers._hear(self.slot):
             pass
 
     @property
@@ -347,10 +352,10 @@ class ZygoteRig:
         current._pids = {WORKER, PROGRAM}
         self.pools.adopt(current)
         self.zygotes = Zygotes(current, _Settings(), self.selector, self._heard, self.settled.append)  # type: ignore[arg-type]
-        self.workers.workers.zygotes = self.zygotes
+        self.workers.workers._zygotes = self.workers.workers._replies._zygotes = self.zygotes
         self.zygote = current
         if coming:
-            self.zygote = StubNursery(ready=False)
+            self.zygote = StubZygote(ready=False)
             self.zygotes._coming = self.zygote, _Settings()  # type: ignore[assignment]
             self.zygotes._watch(self.zygote)
 
@@ -395,7 +400,7 @@ class PoolRig:
 
     def __init__(self) -> None:
         self.books, self.log, self.selector = Books(), list[str](), selectors.DefaultSelector()
-        self.zygote = StubNursery()
+        self.zygote = StubZygote()
         self.table = ProcessTable(self.selector, self.zygote, lambda text, who: self.log.append(text))
         self.sent = claims(2)
         self.places = Places(lambda _: 10, self.books.end)
@@ -408,7 +413,7 @@ class PoolRig:
             self.pool.take(claim)
         self.turn()
 
-    def adopt(self, zygote: StubNursery) -> None:
+    def adopt(self, zygote: StubZygote) -> None:
         """Be the programs of that zygote."""
         zygote.exec = self._exec  # type: ignore[method-assign,assignment]
         self.table.zygote = zygote

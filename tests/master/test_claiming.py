@@ -9,7 +9,9 @@ from typing import Any, cast
 
 import pytest
 
+from forge.config import Config
 from forge.job import Claim
+from forge.master.pod_state import PodState
 from forge.master.queues.claimer import LEAST_BYTES, MOST_HELD, Claimer
 from forge.master.queues.local_queue import LocalQueue
 from forge.storage.low_water import MOST_BYTES, LowWater
@@ -44,8 +46,19 @@ class Looked:
 
 
 def claimer(storage: Any = None, **lanes: LocalQueue) -> Any:
-    parts = [storage, None, storage, None, SimpleNamespace(), SimpleNamespace(), lanes, None]
-    made: Any = Claimer(*cast(Any, parts))
+    nobody = SimpleNamespace(take=lambda claims: claims)
+    made: Any = Claimer(
+        storage,
+        cast(Any, None),
+        state=PodState(Config()),
+        presence=storage,
+        zygotes=cast(Any, None),
+        queues=lanes,
+        programs=cast(Any, nobody),
+        finalizer=cast(Any, None),
+        budgets=cast(Any, None),
+        meter=cast(Any, None),
+    )
     made.thread = storage
     return made
 
@@ -84,7 +97,7 @@ def heavy(made: Any, each: LocalQueue, size: int) -> LocalQueue:
 def test_a_queue_that_holds_as_much_as_it_may_claims_nothing_and_waits_for_its_jobs_to_end() -> None:
     made, full, other = claimer(), lane(1), lane(1)
     heavy(made, full, MOST_HELD - LEAST_BYTES + MIB)
-    full.busy, full.room = True, 10
+    full.more_waits, full.room = True, 10
     assert made._most_bytes(full, 1.0) == 0
     assert full.next_look() is None, "else the loop would not rest"
     assert made._most_bytes(other, 1.0) == MOST_BYTES, "and nobody else feels it"
@@ -138,5 +151,5 @@ def test_jobs_that_were_given_back_are_looked_for_in_front_of_the_marks_however_
         return database.whole[-1]
 
     assert [claim() for _ in range(3)] == [True, False, False]
-    each.given_back = True
+    each.jobs_came_back()
     assert [claim() for _ in range(2)] == [True, False]

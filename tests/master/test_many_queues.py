@@ -13,6 +13,7 @@ import pytest
 
 from forge import config
 from forge.master.loop import Master
+from forge.master.news import CancelsFound
 from forge.master.workers.zygote_process import ZygoteProcess
 from forge.storage import open_storage
 
@@ -45,14 +46,14 @@ def calls_of_turns(url: str, folder: Path, zygote: ZygoteProcess, queues: int) -
     with open_storage(url) as storage:
         master = Master(storage, storage, storage, config.load(path, url), zygote)
         master._selector.register(master._bell, selectors.EVENT_READ, master._on_bell)
-        master.presence.who = storage.register("ada", list(master.lanes), "north", 1)
+        master.presence.who = storage.register("ada", list(master.queues), "north", 1)
         master._tick(time.monotonic())
         master._tick_at = time.monotonic() + 3600
 
         def over() -> bool:
             nonlocal turns
             turns += 1
-            master._post("cancels", [])  # nothing, but it ends the wait
+            master._post(CancelsFound([]))  # nothing, but it ends the wait
             return turns > TURNS
 
         sys.setprofile(count)
@@ -62,7 +63,7 @@ def calls_of_turns(url: str, folder: Path, zygote: ZygoteProcess, queues: int) -
             sys.setprofile(None)
             for each in (master._selector, master._bell, master._ringer):
                 each.close()
-        return calls, len(master.lanes)
+        return calls, len(master.queues)
 
 
 def test_a_turn_of_the_loop_calls_as_much_with_a_thousand_idle_queues_as_with_ten(

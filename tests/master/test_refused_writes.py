@@ -16,6 +16,7 @@ from forge.errors import DatabaseError
 from forge.job import Claim, Dead, Done, Ending, Failed, Snooze, Status
 from forge.master.ending_batch import EndingBatch
 from forge.master.finalizer import Finalizer
+from forge.master.news import News
 from forge.storage import Storage, open_storage
 from tests.storage.helpers import plain_job
 
@@ -159,14 +160,14 @@ def test_an_ending_that_cannot_be_written_at_all_is_kept_and_tried_again(
 ) -> None:
     found = claims(storage, 3)
     stubborn = Stubborn(storage, found[1])
-    news: list[tuple[Any, ...]] = []
+    news: list[Any] = []
     came = threading.Event()
 
-    def post(*parts: Any) -> None:
-        news.append(parts)
+    def post(each: News) -> None:
+        news.append(each)
         came.set()
 
-    finalizer = Finalizer(cast(Any, stubborn), post, cast(Any, Pod()), lambda *_: None)
+    finalizer = Finalizer(cast(Any, stubborn), post, cast(Any, Pod()), lambda *_: None, lambda: None)
     finalizer.start()
 
     def turn() -> bool:
@@ -174,8 +175,8 @@ def test_an_ending_that_cannot_be_written_at_all_is_kept_and_tried_again(
         came.wait(0.05)
         came.clear()
         while news:
-            _, thread, then, answer, error = news.pop(0)
-            thread.is_back(then, answer, error)
+            done = news.pop(0)
+            done.thread.take_in(done)
         return False
 
     for claim in found:

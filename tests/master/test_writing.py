@@ -55,9 +55,9 @@ def test_a_database_that_is_away_is_told_from_one_that_refuses(pg_url: str) -> N
 
 def test_who_is_behind_with_writing_says_so_until_it_is_written(pg_url: str) -> None:
     (claim,) = claims(pg_url, 1)
-    news: list[tuple[Any, ...]] = []
+    news: list[Any] = []
     with open_storage(pg_url) as storage:
-        finalizer = Finalizer(storage, lambda *parts: news.append(parts), cast(Any, Quiet()), lambda *_: None)
+        finalizer = Finalizer(storage, news.append, cast(Any, Quiet()), lambda *_: None, lambda: None)
 
         def behind() -> bool:
             return finalizer.behind
@@ -70,8 +70,7 @@ def test_who_is_behind_with_writing_says_so_until_it_is_written(pg_url: str) -> 
         assert behind(), "they are on their way, and not there yet"
         finalizer.start()
         eventually(lambda: news)
-        _, thread, then, answer, error = news[0]
-        thread.is_back(then, answer, error)
+        news[0].thread.take_in(news[0])
         assert not behind()
         assert finalizer.ended == MOST_UNWRITTEN + 1, "all but one were of a claim that had ended already"
 

@@ -13,6 +13,7 @@ import math
 
 from forge.fence import Fence, clock
 from forge.master.pod.log import counted, log
+from forge.master.pod_state import PodState
 from forge.master.programs.programs import Programs
 from forge.master.workers.workers import Workers
 
@@ -20,59 +21,54 @@ __all__ = ["Fencing"]
 
 
 class Fencing:
-    """On the loop, but for `confirm`."""
+    """On the loop. That a beat was confirmed is told to the fence itself, by the heart."""
 
-    def __init__(self, fence: Fence, workers: Workers, programs: Programs, stale_after: float) -> None:
-        self._fence, self._workers, self._programs = fence, workers, programs
-        self.stale_after = stale_after
-        self._told = self._fenced = False
-
-    def confirm(self, began: float) -> None:
-        """The database has taken a beat that began then. From any thread."""
-        self._fence.confirm(began, self.stale_after)
+    def __init__(self, fence: Fence, state: PodState, workers: Workers, programs: Programs) -> None:
+        self._fence, self._state, self._workers, self._programs = fence, state, workers, programs
+        self._told = False
 
     @property
     def open(self) -> bool:
         """Whether jobs may be started."""
-        return not self._fenced and clock() < self._fence.tell_at
+        return not self._state.fenced and clock() < self._fence.tell_at
 
     def due(self, now: float) -> float:
         """When it is to be asked to look, monotonic. A beat that is confirmed is news and ends the wait by itself."""
-        if self._fenced:
+        if self._state.fenced:
             return now if clock() < self._fence.tell_at else math.inf
         return now + (self._fence.kill_at if self._told else self._fence.tell_at) - clock()
 
     def look(self) -> None:
         """Before anything is made of a process that has ended: it may have been killed for this."""
         if self._fence.passed():
-            if not self._fenced:
+            if not self._state.fenced:
                 self._close()
         elif clock() < self._fence.tell_at:
-            if self._told or self._fenced:
+            if self._told or self._state.fenced:
                 self._reopen()
-        elif not self._told and not self._fenced:
+        elif not self._told and not self._state.fenced:
             self._told = True
             log(f"{self._silence}: nothing more is started, what runs is told to stop", level=logging.WARNING)
 
     def start_over(self, began: float) -> None:
         """The pod is another one, which this beat has confirmed, and has ended what the one before ran."""
-        self.confirm(began)
+        self._fence.confirm(began, self._state.config.stale_after)
         self._fence.passed()
         self._reopen(quietly=True)
 
     def _close(self) -> None:
-        self._fenced = True
+        self._state.fence()
         jobs = self._workers.fence() + self._programs.fence()
         gone = f"what it ran is killed ({counted(jobs, 'job')})"
         log(f"{self._silence}, and others may soon take this pod's jobs: {gone}", level=logging.ERROR)
 
     def _reopen(self, *, quietly: bool = False) -> None:
-        if self._fenced:
-            self._workers.fenced = False
+        was_fenced, self._told = self._state.fenced, False
+        if was_fenced:
+            self._state.reopen()
             self._programs.resume()
         if not quietly:
-            log(f"beats are confirmed again; {'workers start anew' if self._fenced else 'going on'}")
-        self._told = self._fenced = False
+            log(f"beats are confirmed again; {'workers start anew' if was_fenced else 'going on'}")
 
     @property
     def _silence(self) -> str:

@@ -4,15 +4,14 @@ so that neither the loop nor the heart waits for them."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 from forge.cluster.firing import Cron
 from forge.cluster.lease import Lease
 from forge.cluster.service import Runner
 from forge.cluster.services import services
-from forge.config import Config
 from forge.master.pod.meter import Meter, Metering
 from forge.master.pod.presence import Presence
+from forge.master.pod_state import PodState
 from forge.master.workers.workers import Workers
 from forge.master.workers.zygotes import Zygotes
 from forge.storage import Storage
@@ -31,7 +30,7 @@ class PodServices:
     def __init__(
         self,
         storages: Sequence[Storage],
-        config: Config,
+        state: PodState,
         presence: Presence,
         zygotes: Zygotes,
         meter: Meter,
@@ -39,33 +38,34 @@ class PodServices:
     ) -> None:
         """Of the pod's storages the last one is for them alone and has a timeout; the one before is the heart's, and
         the lease is tended there: it must not wait for a service."""
-        self._config, heart, storage = config, storages[-2], storages[-1]
+        heart, storage = storages[-2], storages[-1]
 
         def pod() -> int:
             return presence.who.pod.id
 
-        self._lease = Lease(heart.leases, pod, config.leader_ttl)
+        self._lease = Lease(heart.leases, pod, lambda: state.config.leader_ttl)
         self._metering = Metering(meter, storages, pod, workers.processes)
         mine = services(
             storage,
             storages[0],
-            lambda: self._config,
+            lambda: state.config,
             presence.streak,
             lambda: zygotes.current.schedules,
             meter.taken_back,
         )
         self._runner = Runner([*mine, self._metering], self._lease, quiet=QUIET)
-        presence.nobody_leads = self._runner.poke
-        presence.schedules_changed = partial(self._runner.hasten, Cron.name)
 
     def start(self) -> None:
         """The pod is registered."""
         self._runner.start()
 
-    def change(self, config: Config) -> None:
-        """Other settings, from the next round on."""
-        self._config = config
-        self._lease.ttl = config.leader_ttl
+    def nobody_leads(self) -> None:
+        """Another pod has stopped to lead: this one may."""
+        self._runner.poke()
+
+    def schedules_changed(self) -> None:
+        """Somebody may have made or changed one: cron looks at once."""
+        self._runner.hasten(Cron.name)
 
     def stop(self) -> None:
         """Begin nothing more, and let another pod lead."""

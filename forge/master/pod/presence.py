@@ -11,34 +11,27 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 from uuid import UUID
 
 from forge.cluster.reaper import Streak
 from forge.config import Config, QueueConfig
-from forge.fence import clock
+from forge.fence import Fence, clock
+from forge.master.news import Beat, CancelsFound, Post, SharesFound
 from forge.master.pod.identity import is_dead, own_label, own_name
 from forge.master.pod.log import Sometimes, log
 from forge.master.pod.meter import Meter
-from forge.master.threads import DatabaseThread, HeartbeatThread, ListenerThread, Post
+from forge.master.pod_state import PodState
+from forge.master.threads import DatabaseThread, HeartbeatThread, ListenerThread
 from forge.storage import Storage
 from forge.storage.contract import SETTINGS, Incarnation
 
-__all__ = ["Beat", "Presence", "prepare"]
+__all__ = ["Presence", "prepare"]
 
 T = TypeVar("T")
 
 TELL_AFTER = 1.0  # seconds that an answer to the heart may take before the log tells of it
 ASK_EVERY = 0.25  # seconds between questions for cancellations that a wake-up for no queue in particular leads to
-
-
-class Beat(NamedTuple):
-    """What came of a beat."""
-
-    began: float  # by the clock of `forge.fence`
-    who: Incarnation  # another one than before: the pod had been reaped
-    cancels: list[tuple[UUID, int]]  # (job, token)
-    shares: dict[str, int]  # workers that the pod may have, by queue
 
 
 def prepare(storage: Storage, queues: Mapping[str, QueueConfig], changed: Mapping[str, int] | None = None) -> None:
@@ -57,25 +50,19 @@ class Presence:
     """One pod. Its threads talk to the database; the loop reads what they found."""
 
     def __init__(
-        self, storage: Storage, heart: Storage, config: Config, post: Post, meter: Meter | None = None
+        self, storage: Storage, heart: Storage, state: PodState, fence: Fence, post: Post, meter: Meter | None = None
     ) -> None:
-        """`heart` is a storage for the heartbeat alone, which must not wait behind other work."""
-        self._storage, self._heart, self._config, self._post = storage, heart, config, post
+        """`heart` is a storage for the heartbeat alone, which must not wait behind other work. `fence` is told of each
+        beat that the database has taken."""
+        self._storage, self._heart, self._state, self._fence, self._post = storage, heart, state, fence, post
         self._meter = meter or Meter()
         self.who: Incarnation
-        self.holding = False  # jobs are in hand, so somebody may want them cancelled
-        self.idle: Sequence[str] = ()  # queues that could take jobs
-        self.running: Mapping[str, int] = {}  # workers by queue; replaced as a whole
         self.lined: frozenset[str] = frozenset()  # queues with jobs in lines; the same
         self.shared: frozenset[str] = frozenset()  # queues that other pods have workers for too; the same
         self._queues: list[str] = []
         self._beating_for: Incarnation
         self._ask_at = 0.0  # monotonic: of the last question that a wake-up led to, or of the one to come
         self.streak = Streak()  # of beats, for the reaper
-        self.confirmed: Callable[[float], None] = lambda _: None  # told of each beat that was: when it began
-        self.nobody_leads: Callable[[], None] = lambda: None  # called when a pod has stopped to
-        self.schedules_changed: Callable[[], None] = lambda: None  # called when one may have
-        self.drained: Callable[[str], None] = lambda _: None  # called when somebody has drained that budget
         self._asked_at: float | None = None  # monotonic: since when the heart waits for an answer
         self._down_since: float | None = None
         self._told = False
@@ -88,18 +75,18 @@ class Presence:
         self._bury_predecessors()
         began = clock()
         self.who = self._beating_for = self._register(self._storage)
-        self.confirmed(began)
+        self._fence.confirm(began, self._state.config.stale_after)
         self._meter.ask_clock(self._storage)
-        self.running = dict.fromkeys(queues, 0)
-        shares = self._storage.shares.look(self.who, self.running)
+        self._state.note_running(dict.fromkeys(queues, 0))
+        shares = self._storage.shares.look(self.who, self._state.running)
         self.lined, self.shared = self._storage.shares.lined, self._storage.shares.shared
         self._heartbeat = HeartbeatThread(
             self._post,
-            every=self._config.heartbeat,
+            every=self._state.config.heartbeat,
             beat=self._noted(self._beat),
-            look_every=self._config.poll_interval,
+            look_every=self._state.config.poll_interval,
             cancels=self._noted(self._cancels),
-            shares=self._noted(self._shares),
+            shares=self._noted(lambda: SharesFound(self._shares())),
         )
         self._listener = ListenerThread(self._storage.listen(), self._post)
         self._heartbeat.start()
@@ -108,7 +95,6 @@ class Presence:
 
     def change(self, config: Config, side_thread: DatabaseThread) -> None:
         """Other settings, and other queues perhaps."""
-        self._config = config
         self._heartbeat.change(config.heartbeat, config.poll_interval)
         self._queues = list(config.declared_queues())
         who, queues, capacity = self.who, list(self._queues), config.capacity
@@ -122,7 +108,9 @@ class Presence:
 
     def _register(self, storage: Storage) -> Incarnation:
         host, pid = socket.gethostname(), os.getpid()
-        return storage.register(own_name(), self._queues, host, pid, self._config.capacity, own_label(self._config))
+        return storage.register(
+            own_name(), self._queues, host, pid, self._state.config.capacity, own_label(self._state.config)
+        )
 
     def _bury_predecessors(self) -> None:
         """Masters of this host that died without a word: their jobs need not wait for the reaper."""
@@ -148,12 +136,12 @@ class Presence:
     def _beat(self) -> Beat:
         began, asked, who = clock(), time.monotonic(), self._beating_for
         cancels: list[tuple[UUID, int]] = []
-        if self.holding:
+        if self._state.holding:
             alive, cancels = self._heart.pulse(who)
             self._beaten(began, asked, alive=alive)
             shares = self._shares() if alive else None
         else:
-            shares = self._heart.shares.beat(who, self.running)
+            shares = self._heart.shares.beat(who, self._state.running)
             self._beaten(began, asked, alive=shares is not None)
             self._note_shares()
         if shares is None:
@@ -165,12 +153,12 @@ class Presence:
         """The database has answered. A pod that is another one by now is confirmed by the loop, when it has ended what
         was the other one's."""
         if alive and self._beating_for is self.who:
-            self.confirmed(began)
+            self._fence.confirm(began, self._state.config.stale_after)
         self._meter.took("beats", asked)
-        self.streak.beat(self._config.stale_after)
+        self.streak.beat(self._state.config.stale_after)
 
     def _shares(self) -> dict[str, int]:
-        shares = self._heart.shares.look(self._beating_for, self.running)
+        shares = self._heart.shares.look(self._beating_for, self._state.running)
         self._note_shares()
         return shares
 
@@ -178,8 +166,8 @@ class Presence:
         self.lined |= self._heart.shares.lined
         self.shared = self._heart.shares.shared
 
-    def _cancels(self) -> list[tuple[UUID, int]] | None:
-        return self._heart.cancel_requests(self._beating_for) if self.holding else None
+    def _cancels(self) -> CancelsFound | None:
+        return CancelsFound(self._heart.cancel_requests(self._beating_for)) if self._state.holding else None
 
     # -- on the loop -------------------------------------------------------------------------------------------
 
@@ -191,17 +179,10 @@ class Presence:
         return same
 
     def woken(self, words: set[str], now: float) -> None:
-        """Somebody may want a job cancelled, have stopped to lead, changed a schedule, or drained a budget."""
-        if "leader:" in words:
-            self.nobody_leads()
-        if "schedule:" in words or "*" in words:
-            self.schedules_changed()
-        for word in words:
-            if word.startswith("drain:"):
-                self.drained(word.removeprefix("drain:"))
+        """Somebody may want a job of this pod cancelled: the heart is to ask."""
         if f"cancel:{self.who.pod.id}" in words:
             self._heartbeat.poke()
-        elif "*" in words and self.holding and self._ask_at <= now:  # else the question to come will do
+        elif "*" in words and self._state.holding and self._ask_at <= now:  # else the question to come will do
             self._ask_at = max(now, self._ask_at + ASK_EVERY)
             self._heartbeat.poke(self._ask_at)
 

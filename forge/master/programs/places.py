@@ -24,12 +24,15 @@ class Places:
     """The jobs that programs have, running or waiting, and how each of them ends."""
 
     def __init__(
-        self, free: Callable[[str], int], finish: Callable[[Ending], None], deaths: ZygoteDeaths | None = None
+        self,
+        free: Callable[[str], int],
+        finish: Callable[[Ending], None],
+        deaths: ZygoteDeaths | None = None,
+        ran: Callable[[Claim, float, float], None] = lambda *_: None,
     ) -> None:
-        """`free` tells how many places of a queue its workers leave; `finish` is told every ending."""
-        self._free, self._finish, self._deaths = free, finish, deaths or ZygoteDeaths()
-        # Told of each job that was started: since when (monotonic), and for how long it ran.
-        self.ran: Callable[[Claim, float, float], None] = lambda *_: None
+        """`free` tells how many places of a queue its workers leave; `finish` is told every ending; `ran` of each job
+        that was started, since when (monotonic) and for how long it ran."""
+        self._free, self._finish, self._deaths, self._ran = free, finish, deaths or ZygoteDeaths(), ran
         self.taken: Counter[str] = Counter()  # by queue: all of them
         self.bytes: Counter[str] = Counter()  # of their payloads
         self.running: Counter[str] = Counter()
@@ -72,7 +75,7 @@ class Places:
         if (since := self._started.get(ending.claim.id)) is not None:
             seconds = time.monotonic() - since
             self._paces[ending.claim.queue].note(1, seconds, seconds)
-            self.ran(ending.claim, since, seconds)
+            self._ran(ending.claim, since, seconds)
         self.put_back(ending.claim)
         self.taken[ending.claim.queue] -= 1
         self.bytes[ending.claim.queue] -= len(ending.claim.payload)
@@ -90,7 +93,7 @@ class Places:
 
     def outside(self, queue: str) -> int:
         """Places of the queue that are not for its workers now."""
-        return self.running[queue] + self.blocked[queue]
+        return self.running.get(queue, 0) + self.blocked.get(queue, 0)
 
     def forget(self) -> None:
         """They are not ours any more."""

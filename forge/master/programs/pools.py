@@ -339,7 +339,7 @@ class Pool:
                 seat.barren = 0 if child.answers or why is None else seat.barren + 1
                 pause = min(FIRST_PAUSE * 2 ** (seat.barren - 2), LONGEST_PAUSE) if seat.barren > 1 else 0.0
                 seat.start_at = time.monotonic() + pause
-                self._table.look_at = min(self._table.look_at, seat.start_at)
+                self._table.look_by(seat.start_at)
                 if why is not None and self._missing is None:
                     again = "" if self._retired else f"; another starts {f'in {pause:.1f} s' if pause else 'at once'}"
                     self._table.log(f"{child.who} {why}{again}", f"pool {self.name}")

@@ -56,6 +56,26 @@ class ProcessTable:
         self.look_at = 0.0  # monotonic: somebody here wants to look at the clock then
         self.closed = False  # nothing is to be started for now
 
+    def look_by(self, at: float) -> None:
+        """Somebody wants to look at the clock then (monotonic), or before."""
+        self.look_at = min(self.look_at, at)
+
+    def looked(self, again_at: float) -> None:
+        """Everybody has; the next time is then."""
+        self.look_at = again_at
+
+    def use(self, zygote: ZygoteProcess) -> None:
+        """The zygote that starts programs from now on."""
+        self.zygote, self.look_at = zygote, 0.0
+
+    def close(self) -> None:
+        """Nothing is to be started until `reopen`."""
+        self.closed = True
+
+    def reopen(self) -> None:
+        """Programs may be started again."""
+        self.closed, self.look_at = False, 0.0
+
     def start(self, process: Process, recipe: Recipe) -> None:
         """Have the zygote exec it."""
         number = process.number = next(self._numbers)

@@ -37,11 +37,13 @@ class Programs:
         log: Log,
         hidden: Hidden | None = None,
         deaths: ZygoteDeaths | None = None,
+        ran: Callable[[Claim, float, float], None] = lambda *_: None,
     ) -> None:
         """`free` tells how many places of a queue its workers leave. `hidden`: variables that this process has set for
-        its workers and that programs are to find as they were. `deaths` is the pod's."""
+        its workers and that programs are to find as they were. `deaths` is the pod's. `ran` is told of each job that
+        was started: since when (monotonic), and for how long it ran."""
         self._selector, self._log, self._hidden = selector, log, dict(hidden or {})
-        self.places = Places(free, finish, deaths or ZygoteDeaths())
+        self.places = Places(free, finish, deaths, ran)
         self._table: ProcessTable | None = None
         self._pools: dict[str, Pool] = {}  # by kind
         self._leaving: list[Pool] = []  # of a configuration before this one
@@ -56,7 +58,7 @@ class Programs:
         jobs that wait come along."""
         if self._table is None:
             self._table = ProcessTable(self._selector, zygote, self._log)
-        self._table.zygote, self._table.look_at = zygote, 0.0
+        self._table.use(zygote)
         before = self._waiting()
         for pool in self._pools.values():
             pool.retire()
@@ -75,7 +77,7 @@ class Programs:
         if self._table is None:
             return
         if now >= self._table.look_at:
-            self._table.look_at = now + LOOK_EVERY
+            self._table.looked(now + LOOK_EVERY)
             self._look(now)
         self.places.blocked.clear()
         if serving and self.places.waiting:
@@ -106,7 +108,7 @@ class Programs:
         """Give back what waits; children leave as their jobs end."""
         self._stopping = True
         if self._table is not None:
-            self._table.look_at = 0.0
+            self._table.look_by(0.0)
         self._place(self._waiting())
         for pool in self._pools.values():
             pool.retire()
@@ -143,8 +145,7 @@ class Programs:
     def close(self) -> None:
         """Now: what runs is given back, and killed."""
         for process in self._running():
-            job, process.job = process.job, None
-            if job is not None:
+            if (job := process.drop()) is not None:
                 self.places.finish(Ending(job, Released("the master was stopped")))
         if self._table is not None:
             self._table.kill_all()
@@ -180,7 +181,6 @@ class Programs:
         """The pod had been taken for dead: the jobs are somebody else's."""
         self._waiting()
         for process in self._running():
-            process.job = None
             process.drop()
         self.places.forget()
 
@@ -189,7 +189,7 @@ class Programs:
         answer is how many of them ran."""
         if self._table is None:
             return 0
-        self._table.closed = True
+        self._table.close()
         running, idle = list(self._running()), [child for pool in self._all_pools() for child in pool.children()]
         for process in {*running, *idle}:
             if (job := process.drop()) is not None:
@@ -199,7 +199,7 @@ class Programs:
     def resume(self) -> None:
         """Programs may be started again."""
         if self._table is not None:
-            self._table.closed, self._table.look_at = False, 0.0
+            self._table.reopen()
 
     # -- inside ------------------------------------------------------------------------------------------------
 

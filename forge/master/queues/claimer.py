@@ -1,4 +1,4 @@
-"""Claiming: when a lane has room, a thread fetches jobs for it. Jobs that nobody here can run go back."""
+"""Claiming: when a queue has room, a thread fetches jobs for it. Jobs that nobody here can run go back."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from typing import TypeVar
 from forge.config import LARGEST_PAYLOAD, suggest
 from forge.job import Claim, Dead, Ending, Released
 from forge.master.finalizer import Finalizer
+from forge.master.news import Post
 from forge.master.pod.log import Sometimes, log
 from forge.master.pod.meter import Meter
 from forge.master.pod.presence import Presence
+from forge.master.pod_state import PodState
+from forge.master.programs.programs import Programs
 from forge.master.queues.local_queue import LocalQueue
 from forge.master.queues.pod_budgets import PodBudgets
-from forge.master.threads import DatabaseThread, Post
+from forge.master.threads import DatabaseThread
 from forge.master.workers.zygotes import Zygotes
 from forge.storage import Storage
 from forge.storage.contract import Incarnation
@@ -38,35 +41,34 @@ TOKENS_AGAIN = 1.0  # seconds after which jobs that wait for tokens are looked a
 
 
 class Claimer:
-    """Serves all lanes, one claim at a time."""
+    """Serves all queues, one claim at a time."""
 
     def __init__(
         self,
         storage: Storage,
         post: Post,
+        *,
+        state: PodState,
         presence: Presence,
         zygotes: Zygotes,
+        queues: Mapping[str, LocalQueue],
+        programs: Programs,
         finalizer: Finalizer,
         budgets: PodBudgets,
-        lanes: Mapping[str, LocalQueue],
         meter: Meter,
     ) -> None:
-        self._meter = meter
-        self._storage, self._presence, self._zygotes, self._finalizer = storage, presence, zygotes, finalizer
-        self._budgets, self._lanes = budgets, lanes
-        budgets.on_tokens, finalizer.on_written = self._tokens_came, self._slots_came
+        """`programs` keep the jobs that are not for workers."""
+        self._storage, self._state, self._presence, self._zygotes = storage, state, presence, zygotes
+        self._queues, self._programs, self._finalizer = queues, programs, finalizer
+        self._budgets, self._meter = budgets, meter
         self.thread = DatabaseThread("claim", post, patient=False)
         self._sometimes = Sometimes(60.0)
-        self.unknown_kind_ttl = 0.0  # seconds after which a job that nobody knows is dead
-        self.stopping = False  # what still comes goes back
         self.claimed = 0  # claims that have come in
         self._looking = False
-        self._heavy: set[LocalQueue] = set()  # lanes that hold large payloads
-        # Somebody who keeps the jobs that are not for workers, and answers with the others.
-        self.take: Callable[[Sequence[Claim]], Sequence[Claim]] = lambda claims: claims
+        self._heavy: set[LocalQueue] = set()  # queues that hold large payloads
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the thread that claims."""
         self.thread.start()
 
     @property
@@ -74,55 +76,52 @@ class Claimer:
         """Whether jobs may still come."""
         return self.thread.busy > 0
 
-    def claim(self, lane: LocalQueue, now: float) -> None:
+    def claim(self, queue: LocalQueue, now: float) -> None:
         """As many as its workers can take, if it is time."""
-        if lane.turns is None and lane.queue in self._presence.lined:
-            lane.turns = Turns()
-            lane.wake()
-        n = lane.wanted(now)
-        if n > 0 and (most_bytes := self._most_bytes(lane, now)) > 0:
-            n = min(n, lane.most_of(most_bytes))
-            if lane.given_back:  # here, where no claim of the lane is under way that would take it for done
-                lane.given_back = False
-                lane.low_water.forget()
-            if lane.turns is not None:
-                self._claim_in_turn(lane, lane.turns, n, most_bytes, now)
+        if queue.turns is None and queue.name in self._presence.lined:
+            queue.form_lines()
+        n = queue.wanted(now)
+        if n > 0 and (most_bytes := self._most_bytes(queue, now)) > 0:
+            n = min(n, queue.most_of(most_bytes))
+            queue.forget_marks()
+            if queue.turns is not None:
+                self._claim_in_turn(queue, queue.turns, n, most_bytes, now)
                 return
-            lane.begin(now)
-            who, queue, water = self._presence.who, lane.queue, lane.low_water
+            queue.begin(now)
+            who, name, water = self._presence.who, queue.name, queue.low_water
             self.thread.send(
-                self._timed(lambda: self._storage.claim(who, queue, n, water, most_bytes)),
-                lambda claims, error: self._came(lane, n, most_bytes, who, claims or [], error),
+                self._timed(lambda: self._storage.claim(who, name, n, water, most_bytes)),
+                lambda claims, error: self._came(queue, n, most_bytes, who, claims or [], error),
             )
 
-    def _most_bytes(self, lane: LocalQueue, now: float) -> int:
+    def _most_bytes(self, queue: LocalQueue, now: float) -> int:
         """Bytes that the payloads of a claim may have; 0: none now. Queues with large ones share what a pod holds at a
         time; the others do not feel it."""
-        if lane not in self._heavy:
+        if queue not in self._heavy:
             return MOST_BYTES
         self._heavy = {each for each in self._heavy if each.weight(now)}
         share = max(MOST_HELD // max(len(self._heavy), 1), MOST_BYTES)
-        left = min(MOST_BYTES, share - lane.weight(now))
+        left = min(MOST_BYTES, share - queue.weight(now))
         if left < LEAST_BYTES:
-            lane.full()
+            queue.full()
             return 0
         return left
 
-    def look(self, queues: Sequence[str]) -> None:
+    def look(self, names: Sequence[str]) -> None:
         """Whether a job is due, or when one will be: one statement for all queues that could take one. It takes its
         turn with the claims, whose marks it goes by."""
-        if self._looking or self.stopping or not queues:
+        if self._looking or self._state.stopping or not names:
             return
-        waters = {queue: self._lanes[queue].low_water for queue in queues if queue in self._lanes}
+        waters = {name: self._queues[name].low_water for name in names if name in self._queues}
 
         def looked(seconds: float | None, error: str | None) -> None:
             self._looking = False
             if error is not None:
                 self._presence.outage(error)
             elif seconds is not None:
-                for queue in waters:
-                    if queue in self._lanes:
-                        self._lanes[queue].due_in(seconds, time.monotonic())
+                for name in waters:
+                    if name in self._queues:
+                        self._queues[name].due_in(seconds, time.monotonic())
 
         self._looking = True
         self.thread.send(lambda: self._storage.next_due(list(waters), waters), looked)
@@ -130,23 +129,23 @@ class Claimer:
     def pushed(self, claim: Claim) -> None:
         """A job that somebody has claimed for this pod, at its offer."""
         self.claimed += 1
-        lane = self._lanes.get(claim.queue)
-        if lane is None or self.stopping or not lane.takes:
+        queue = self._queues.get(claim.queue)
+        if queue is None or self._state.stopping or not queue.takes:
             self._finalizer.release([claim])
         else:
-            lane.take_in(self._known(self.take(lane.capped([claim])), time.monotonic()))
+            queue.take_in(self._known(self._programs.take(queue.capped([claim])), time.monotonic()))
 
     def give_back(self, claims: Sequence[Claim]) -> None:
         """Jobs that have come although this pod does not want them any more."""
         self.claimed += len(claims)
         self._finalizer.release(claims)
 
-    def _claim_in_turn(self, lane: LocalQueue, turns: Turns, n: int, most_bytes: int, now: float) -> None:
+    def _claim_in_turn(self, queue: LocalQueue, turns: Turns, n: int, most_bytes: int, now: float) -> None:
         """The same where some jobs are in lines: with tokens for those that want some, as far as is known."""
-        if lane.is_due(now):
+        if queue.is_due(now):
             turns.start_over()
-        lane.begin(now)
-        who, queue, water = self._presence.who, lane.queue, lane.low_water
+        queue.begin(now)
+        who, name, water = self._presence.who, queue.name, queue.low_water
         allowed = {scope: self._budgets.reserve(scope, n) for scope in turns.scopes}
 
         def came(taken: Taken | None, error: str | None) -> None:
@@ -154,13 +153,13 @@ class Claimer:
             for scope, tokens in allowed.items():
                 if tokens:  # said also if all were needed: only then do they count as spent
                     self._budgets.give_back(scope, tokens - taken.spent.get(scope, 0))
-            self._came(lane, n, most_bytes, who, taken.claims, error, taken.more)
+            self._came(queue, n, most_bytes, who, taken.claims, error, taken.more)
             if error is None and not turns.scopes <= allowed.keys():
-                lane.wake()  # with tokens of a budget that it has just heard of
+                queue.wake()  # with tokens of a budget that it has just heard of
             elif turns.closed and turns.scopes:
-                lane.due_in(TOKENS_AGAIN, time.monotonic())
+                queue.due_in(TOKENS_AGAIN, time.monotonic())
 
-        errand = self._timed(lambda: claim_in_turn(self._storage, who, queue, n, water, turns, allowed, most_bytes))
+        errand = self._timed(lambda: claim_in_turn(self._storage, who, name, n, water, turns, allowed, most_bytes))
         self.thread.send(errand, came)
 
     def _timed(self, errand: Callable[[], T]) -> Callable[[], T]:
@@ -172,21 +171,22 @@ class Claimer:
 
         return run
 
-    def _tokens_came(self, scope: str) -> None:
-        for lane in self._lanes.values():
-            if lane.turns is not None and scope in lane.turns.scopes:
-                lane.wake()
+    def tokens_came(self, scope: str) -> None:
+        """Of this budget there are some for who could not reserve any."""
+        for queue in self._queues.values():
+            if queue.turns is not None and scope in queue.turns.scopes:
+                queue.wake()
 
-    def _slots_came(self) -> None:
-        """Jobs have ended, and that is written: a line that was closed may be open. Slots that come free elsewhere are
+    def places_came(self) -> None:
+        """Jobs have ended, and that is written: a line that was closed may be open. Places that come free elsewhere are
         found by the look that is made every poll_interval."""
-        for lane in self._lanes.values():
-            if lane.turns is not None and lane.turns.closed:
-                lane.wake()
+        for queue in self._queues.values():
+            if queue.turns is not None and queue.turns.closed:
+                queue.wake()
 
     def _came(
         self,
-        lane: LocalQueue,
+        queue: LocalQueue,
         asked: int,
         most_bytes: int,
         who: Incarnation,
@@ -197,22 +197,22 @@ class Claimer:
         now = time.monotonic()
         self.claimed += len(claims)
         if error is not None:
-            lane.hold(now + random.uniform(0.75, 1.25))
+            queue.pause(now + random.uniform(0.75, 1.25))
             self._presence.outage(error)
         else:
             self._presence.is_back()
         size = payload_bytes(claims)
         found = asked if more or full(claims, asked, most_bytes, size) else len(claims)
         # Back at once if the pod was reaped meanwhile (nobody would know that they are ours) or is about to go.
-        if who is not self._presence.who or self.stopping or lane.closing:
+        if who is not self._presence.who or self._state.stopping or queue.closing:
             self._finalizer.release(claims)
             claims = []
         if size > LARGEST_PAYLOAD:
             claims = self._sendable(claims)
-        lane.weigh_in(len(claims), size)
-        lane.claimed(self._known(self.take(lane.capped(claims)), now), asked, found)
-        if lane.heavy:
-            self._heavy.add(lane)
+        queue.weigh_in(len(claims), size)
+        queue.claimed(self._known(self._programs.take(queue.capped(claims)), now), asked, found)
+        if queue.heavy:
+            self._heavy.add(queue)
 
     def _sendable(self, claims: Sequence[Claim]) -> Sequence[Claim]:
         """But for those whose payload is too long for a worker, whoever has stored it. It would not survive that."""
@@ -234,7 +234,7 @@ class Claimer:
         return known
 
     def _unknown(self, claim: Claim, near: str, now: float) -> None:
-        why = Released(f"no handler for kind {claim.kind}", give_up_after=self.unknown_kind_ttl)
+        why = Released(f"no handler for kind {claim.kind}", give_up_after=self._state.config.unknown_kind_ttl)
         self._finalizer.end(Ending(claim, why, random.uniform(*UNKNOWN_KIND_PAUSE)))
         if self._sometimes(claim.kind, now):
             log(f"no handler for kind {claim.kind}{near}", claim.queue, logging.WARNING)

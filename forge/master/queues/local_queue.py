@@ -1,14 +1,15 @@
-"""A lane: one queue in this pod. How many jobs it may claim, and which worker gets the next one."""
+"""One queue in this pod: how many of its jobs may be claimed, and which worker gets the next one."""
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from uuid import UUID
 
-from forge.config import Config, QueueConfig
+from forge.config import QueueConfig
 from forge.job import Claim
+from forge.master.programs.places import Places
 from forge.master.queues.job_pace import AHEAD, JobPace
 from forge.master.queues.long_kinds import LongKinds
 from forge.master.queues.waiting_jobs import WaitingJobs
@@ -20,7 +21,7 @@ from forge.storage.contract import LowWater
 from forge.storage.lines import Turns
 from forge.storage.low_water import payload_bytes
 
-__all__ = ["LocalQueue", "LocalQueues", "arrange"]
+__all__ = ["LocalQueue"]
 
 # The master itself keeps as many as its workers run in this time, so that the next is there when one ends: 8 workers
 # ran 3,000 jobs of 2 ms a second with it, and 980 without.
@@ -39,49 +40,46 @@ BATCH = 3000  # jobs claimed at once at most
 RECALL_AFTER = 0.05
 RECALL_ANYWAY_AFTER = 0.1
 GIVE_BACK_AFTER = 0.2
-QUIET = 1.0  # seconds for which a lane that gave some back claims nothing, unless a job has ended or could start
-# A queue is claimed from when something says that there are jobs: a wake-up, or the look at all queues that is made
-# every poll_interval. A claim that nothing asks for is made this often, and all of them together once in two seconds
-# at most: with many queues, idle ones would be most of what the database does.
-CLAIM_ANYWAY = 10.0
+QUIET = 1.0  # seconds for which a queue that gave some back claims nothing, unless a job has ended or could start
 
 
 class LocalQueue:
     """The claimed jobs of a queue that no worker has yet, and its workers."""
 
     def __init__(
-        self, queue: str, settings: QueueConfig, look_every: float, deaths: ZygoteDeaths | None = None
+        self,
+        name: str,
+        settings: QueueConfig,
+        look_every: float,
+        deaths: ZygoteDeaths | None = None,
+        places: Places | None = None,
     ) -> None:
-        """`deaths` is the pod's, for all its lanes."""
-        self.queue = queue
+        """`deaths` and `places`, which jobs in programs take, are the pod's, for all its queues."""
+        self.name = name
         self.settings = settings
         self.look_every = look_every  # seconds between claims that nothing but time asks for
         self.slots: list[Slot] = []
         self.closing = False  # the queue is not served any more
         self.waiting = WaitingJobs()
-        self.suspects = Suspects(queue, deaths or ZygoteDeaths())
-        self.outside = 0  # places that jobs in programs take, or are to take next
-        self.taken = 0  # jobs that programs have, running or waiting,
-        self.more = 0  # and that may come to wait for them
+        self.suspects = Suspects(name, deaths or ZygoteDeaths())
+        self._in_programs = places or Places(lambda _: 0, lambda _: None)
         self.low_water = LowWater()
-        self.given_back = False  # jobs were, to the database, perhaps in front of the marks
+        self._came_back = False  # jobs were given back to the database, perhaps in front of the marks
         self.turns: Turns | None = None  # None: there are no lines in this queue, as far as is known
         self.claiming = False
-        self.busy = False  # the last claim was full: there is more
+        self.more_waits = False  # the last claim was full: there is more
         self.room = 0  # jobs that workers could take, at the last look
         self._look_at = 0.0  # monotonic: claim again then, woken or not
-        self._held_until = 0.0  # monotonic: claim nothing before,
-        self._quiet_until = 0.0  # nor before then, unless a job has ended or could start
+        self._not_before = 0.0  # monotonic: claim nothing before
+        self._quiet_until = 0.0  # monotonic: claim nothing before, unless a job has ended or could start
         self._pace = JobPace()
         self.long_kinds = LongKinds()
-        self.taken_bytes = 0  # of the payloads of the jobs that programs have
         self._average = 0  # bytes of the payloads that came of late
         self.heavy = False  # some of the jobs held may have a large payload
         self._weight = 0  # bytes of those that are held, when they were weighed last, and of those that came since
         self._weighed_at = 0.0  # monotonic
         self.limit = settings.max_workers  # workers that the cluster lets this pod have
         self.offset = 0  # more or fewer than that, by an operator's word to this pod
-        self.shared = False  # other pods have workers for this queue too
         self._worker_count = WorkerCount(settings.min_workers or 0)
         self.settle()
 
@@ -115,6 +113,30 @@ class LocalQueue:
         """Workers it may have; an operator takes no queue's last one away."""
         return max(1, self.limit + self.offset) if self.limit else 0
 
+    def share(self, workers: int) -> bool:
+        """So many workers the cluster lets this pod have. Whether that is news."""
+        if self.closing or self.limit == workers:
+            return False
+        self.limit = workers
+        self.settle()
+        return True
+
+    def add_workers(self, by: int) -> None:
+        """An operator wants more or fewer, down to one; a queue that has none here keeps none."""
+        if self.limit:
+            self.offset = max(self.offset + by, 1 - self.limit)
+            self.settle()
+
+    def configure(self, settings: QueueConfig, look_every: float) -> None:
+        """These are its settings from now on; what an operator has added goes."""
+        self.settings, self.look_every, self.closing, self.offset = settings, look_every, False, 0
+        self.settle()
+
+    def close(self) -> None:
+        """The queue is not served here any more: its workers leave as their jobs end."""
+        self.closing, self.limit = True, 0
+        self.settle()
+
     def settle(self) -> None:
         """Have as many workers as it may, or as are worth having."""
         least = self.settings.min_workers
@@ -147,18 +169,26 @@ class LocalQueue:
     def resize(self, workers: int) -> None:
         """More slots, or fewer: the highest go first, and let their jobs finish."""
         for slot in [slot for slot in self.slots if slot.retired][: max(0, workers - self.size)]:
-            slot.retired = False  # its process is on the way out; another follows
+            slot.keep()
         while self.size < workers:
-            self.slots.append(Slot(self.queue, len(self.slots)))
+            self.slots.append(Slot(self.name, len(self.slots)))
         for slot in reversed([slot for slot in self.slots if not slot.retired][workers:]):
-            slot.retired = True
-            slot.drain()
+            slot.retire()
         self.forget_retired()
 
     def forget_retired(self) -> None:
         """Slots that have no process any more and are to have none. Only from the top, so that numbers stay."""
         while self.slots and self.slots[-1].retired and self.slots[-1].channel is None:
             self.slots.pop()
+
+    @property
+    def in_programs(self) -> int:
+        """Jobs of it that programs have, running or waiting."""
+        return self._in_programs.taken.get(self.name, 0)
+
+    def outside(self) -> int:
+        """Places that jobs in programs take, or are to take next."""
+        return self._in_programs.outside(self.name)
 
     @property
     def places(self) -> int:
@@ -179,7 +209,7 @@ class LocalQueue:
     @property
     def window(self) -> int:
         """Jobs a worker of processes may have in hand."""
-        if self.outside:
+        if self.outside():
             return 1
         return max(1, int(self._worth(AHEAD)))
 
@@ -219,35 +249,52 @@ class LocalQueue:
         """There will be one then."""
         self._look_at = min(self._look_at, now + max(0.0, seconds))
 
-    def hold(self, until: float) -> None:
+    def pause(self, until: float) -> None:
         """Claim nothing before, whoever wakes it."""
-        self._held_until = until
+        self._not_before = until
+
+    def form_lines(self) -> None:
+        """Some of its jobs are in lines: claims go by turns from now on."""
+        if self.turns is None:
+            self.turns = Turns()
+            self.wake()
+
+    def jobs_came_back(self) -> None:
+        """Jobs were given back to the database, perhaps in front of the marks: the next claim starts from the front."""
+        self._came_back = True
+
+    def forget_marks(self) -> None:
+        """To be called where no claim is under way, which would take the marks for done."""
+        if self._came_back:
+            self._came_back = False
+            self.low_water.forget()
 
     def wanted(self, now: float) -> int:
         """How many jobs to claim now."""
         room = sum(self._rooms(self._fed(now), now).values())
         stock = int(self._worth(STOCK) * sum(s.capacity for s in self.slots if s.free and not self._is_taken(s, now)))
-        if self.taken:
-            room = max(self.more, min(room, self.places - self.working - self.taken))
+        if self.in_programs:
+            more = self._in_programs.more(self.name, self.places)  # may come to wait for programs
+            room = max(more, min(room, self.places - self.working - self.in_programs))
         elif room or len(self.waiting) <= stock // 2:
             room += stock
         quiet = now < self._quiet_until and not self.takes
         self.room = 0 if self.closing or quiet else max(0, room - len(self.waiting))
-        if self.claiming or not (self.busy or now >= self._look_at) or now < self._held_until:
+        if self.claiming or not (self.more_waits or now >= self._look_at) or now < self._not_before:
             return 0
         return min(BATCH, self.room)
 
     @property
     def takes(self) -> bool:
         """Whether a job that came now would start at once."""
-        if self.closing or self.waiting or self.outside or self.taken or self.suspects.slots:
+        if self.closing or self.waiting or self.outside() or self.in_programs or self.suspects.slots:
             return False
         return any(slot.free and len(slot.in_hand) < slot.capacity for slot in self.slots)
 
     @property
     def idle(self) -> bool:
         """The same, and nothing waits in the database, as far as is known."""
-        return not self.claiming and not self.busy and self.takes
+        return not self.claiming and not self.more_waits and self.takes
 
     def is_due(self, now: float) -> bool:
         """Whether time, or something that has happened, asks for a claim, and not only that the last one was full."""
@@ -267,7 +314,7 @@ class LocalQueue:
         """What it brought: `found` jobs, of which these are for workers."""
         self.claiming = False
         self.take_in(claims)
-        self.busy = found >= asked
+        self.more_waits = found >= asked
 
     def take_in(self, claims: Sequence[Claim]) -> None:
         """Jobs for workers: the end of the line, but who has died alone before goes to the suspects."""
@@ -294,21 +341,21 @@ class LocalQueue:
         held = self.claim_count
         if now >= self._weighed_at + held * WEIGH_EVERY:
             self._weighed_at = now
-            self._weight = payload_bytes(self.claims()) + self.taken_bytes
-            self.heavy = self._weight > LIGHT * (held + self.taken + 16)
+            self._weight = payload_bytes(self.claims()) + self._in_programs.bytes[self.name]
+            self.heavy = self._weight > LIGHT * (held + self.in_programs + 16)
         return self._weight
 
     def next_look(self) -> float | None:
         """When it wants to claim again, monotonic; None: when something else has happened."""
         if self.claiming or not self.room:
             return None
-        return max(0.0 if self.busy else self._look_at, self._held_until)
+        return max(0.0 if self.more_waits else self._look_at, self._not_before)
 
     # -- dispatching -------------------------------------------------------------------------------------------
 
     def dispatch(self, now: float) -> bool:
         """Give waiting jobs to workers, the emptiest first. Whether any was given."""
-        given = bool(self.suspects.slots) and self.suspects.dispatch(now, self.places - self.working - self.outside)
+        given = bool(self.suspects.slots) and self.suspects.dispatch(now, self.places - self.working - self.outside())
         if not self.waiting:
             return given
         room = self._rooms(self._fed(now), now)
@@ -347,9 +394,9 @@ class LocalQueue:
         reserved = 0
         if self.suspects.slots and self.settings.worker != "process":
             reserved = self.suspects.places(now) - self.suspects.running
-        elif not self.outside:
+        elif not self.outside():
             return len(self.waiting)
-        return self.places - self.working - self.outside - reserved
+        return self.places - self.working - self.outside() - reserved
 
     def _fed(self, now: float) -> list[Slot]:
         """Slots that are given jobs. While suspects take places in processes of their own, as many workers of one job
@@ -368,7 +415,7 @@ class LocalQueue:
         self.waiting.put_back(claims)
 
     def cancel(self, wanted: Collection[tuple[UUID, int]], now: float) -> list[Claim]:
-        """These (jobs and tokens) are to stop. Those that no worker has yet leave the lane: the answer."""
+        """These (jobs and tokens) are to stop. Those that no worker has yet leave the queue: the answer."""
         gone: list[Claim] = []
         for line in (self.waiting, self.suspects.waiting):
             found = [claim for claim in line if (claim.id, claim.token) in wanted]
@@ -381,9 +428,9 @@ class LocalQueue:
                     stopping.cancel(slot, id, now)
         return gone
 
-    def recall(self, now: float) -> None:
+    def recall(self, now: float, shared: bool) -> None:
         """Jobs sent ahead wait behind a long one, and somebody else could run them: they are to come back. A worker
-        whose own job is not a long one so far can; and workers of other pods may."""
+        whose own job is not a long one so far can; and if the queue is `shared`, workers of other pods may."""
         long = [slot for slot in self.slots if slot.runs_long(now, RECALL_AFTER)]
         for slot in long:
             if len(slot.in_hand) == 1 and slot.head is not None:  # else it may be another that runs
@@ -394,15 +441,15 @@ class LocalQueue:
         others = [slot for slot in self.slots if slot.free and not self._is_taken(slot, now)]
         at_once = self.window == 1 or any(not slot.in_hand for slot in others)
         for slot in stuck:
-            if at_once or ((others or self.shared) and slot.runs_long(now, RECALL_ANYWAY_AFTER)):
+            if at_once or ((others or shared) and slot.runs_long(now, RECALL_ANYWAY_AFTER)):
                 self._pace.note(1, now - slot.head_since, now - slot.head_since)
                 slot.recall()
 
-    def left_over(self, now: float) -> list[Claim]:
+    def left_over(self, now: float, shared: bool) -> list[Claim]:
         """Jobs that have waited here for a while, taken out: another pod may have a worker for them. Not those that
         tokens may have been spent for: whoever claimed them next would have to spend some again."""
         spends = self.turns is not None and bool(self.turns.scopes)
-        if not self.waiting.stands_still(now, GIVE_BACK_AFTER) or spends or not self.shared:
+        if not self.waiting.stands_still(now, GIVE_BACK_AFTER) or spends or not shared:
             return []
         self._quiet_until = now + QUIET
         return self.take_out()
@@ -415,50 +462,3 @@ class LocalQueue:
 
 def _sent_ahead(slot: Slot) -> bool:
     return slot.capacity == 1 and len(slot.in_hand) > 1 and not slot.recalled and not slot.draining
-
-
-class LocalQueues(dict[str, LocalQueue]):
-    """All lanes of a pod, by queue. A turn of the loop goes over `staffed` alone: queues that are paused, or that this
-    pod has no share of, cost nothing however many they are."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.staffed: list[LocalQueue] = []
-
-    def look(self, in_programs: Mapping[str, int]) -> None:
-        """Find out which have workers or jobs, `in_programs` included. To be called at each tick: whatever gives a lane
-        its first worker asks for one."""
-        self.staffed = [
-            lane
-            for name, lane in self.items()
-            if lane.slots
-            or lane.waiting
-            or lane.claiming
-            or lane.closing
-            or lane.suspects.slots
-            or lane.suspects.waiting
-            or in_programs.get(name)
-        ]
-
-
-def arrange(
-    lanes: MutableMapping[str, LocalQueue], config: Config, deaths: ZygoteDeaths, *, serving: bool = False
-) -> list[LocalQueue]:
-    """Lanes as the settings have them: new queues appear. Answers those of queues not named any more, which drain.
-
-    `serving`: the pod does already, so that a new lane waits for its share before it has workers."""
-    queues = config.declared_queues()
-    look_every = max(CLAIM_ANYWAY, config.poll_interval, 2.0 * len(queues))
-    for name, settings in queues.items():
-        if name not in lanes:
-            lanes[name] = LocalQueue(name, settings, look_every, deaths)
-            if serving:
-                lanes[name].limit = 0
-        lane = lanes[name]
-        lane.settings, lane.look_every, lane.closing, lane.offset = settings, look_every, False, 0
-        lane.settle()
-    left = [lane for name, lane in lanes.items() if name not in queues]
-    for lane in left:
-        lane.closing, lane.limit = True, 0
-        lane.settle()
-    return left

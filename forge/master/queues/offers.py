@@ -62,19 +62,19 @@ class Offers:
         self._channel = channel
         self._end([queue for queue, offer in self._standing.items() if offer.channel != channel])
 
-    def look(self, lane: LocalQueue, heartbeat: float, now: float) -> None:
+    def look(self, queue: LocalQueue, heartbeat: float, now: float) -> None:
         """Make an offer for a queue if it is time."""
-        queue, channel = lane.queue, self._channel
-        if queue in self._standing or channel is None or queue in self._making or self._closed or not lane.idle:
+        name, channel = queue.name, self._channel
+        if name in self._standing or channel is None or name in self._making or self._closed or not queue.idle:
             return
-        if now < self._not_before.get(queue, 0.0):
+        if now < self._not_before.get(name, 0.0):
             return
-        self._not_before[queue] = now + APART
+        self._not_before[name] = now + APART
         who = self._presence.who
-        offer = self._making[queue] = Offer(who.mint(), channel, now + RENEW * random.uniform(0.5, 1.5))
+        offer = self._making[name] = Offer(who.mint(), channel, now + RENEW * random.uniform(0.5, 1.5))
         self._claimer.thread.send(
-            partial(self._storage.offer, who, offer.token, queue, channel, BEATS * heartbeat),
-            lambda made, error: self._made(queue, offer, made, error, now),
+            partial(self._storage.offer, who, offer.token, name, channel, BEATS * heartbeat),
+            lambda made, error: self._made(name, offer, made, error, now),
         )
 
     def _made(self, queue: str, offer: Offer, made: bool | None, error: str | None, now: float) -> None:
@@ -103,9 +103,9 @@ class Offers:
         """Of all offers that may have been taken without word of it."""
         return {offer.token for each in (self._standing, self._making) for offer in each.values()} | self._void
 
-    def reconsider(self, lanes: Iterable[LocalQueue], now: float) -> None:
+    def reconsider(self, queues: Iterable[LocalQueue], now: float) -> None:
         """Withdraw what this pod cannot keep, and what has stood for long."""
-        able = {lane.queue for lane in lanes if lane.takes}
+        able = {queue.name for queue in queues if queue.takes}
         self._end([queue for queue, offer in self._standing.items() if queue not in able or now >= offer.until])
 
     def close(self) -> None:

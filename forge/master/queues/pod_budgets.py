@@ -16,9 +16,10 @@ from typing import NamedTuple
 
 from forge.cluster.budgets import Purse, retry_after
 from forge.config import LimitConfig, suggest
+from forge.master.news import Post
 from forge.master.pod.log import Sometimes, log
 from forge.master.pod.presence import Presence
-from forge.master.threads import DatabaseThread, Post
+from forge.master.threads import DatabaseThread
 from forge.storage import Storage
 from forge.storage.budgets import Ask, Grant, Limit
 
@@ -69,20 +70,20 @@ class PodBudgets:
         post: Post,
         presence: Presence,
         limits: Mapping[str, LimitConfig],
+        tokens_came: Callable[[str], None],
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._storage, self._presence, self._clock = storage, presence, clock
+        """`tokens_came` is told the name of a budget when there may be some for who could not reserve any."""
+        self._storage, self._presence, self._tokens_came, self._clock = storage, presence, tokens_came, clock
         self._thread = DatabaseThread("budgets", post, patient=False)
         self._scopes: dict[str, Scope] = {}
         self._who = getattr(presence, "who", None)  # not registered yet
         self._sometimes = Sometimes(60.0)
-        self.on_tokens: Callable[[str], None] = lambda _: None  # there may be some for who could not reserve any
         self.due = 0.0  # monotonic: `tick` then
         self._limits: dict[str, Limit] = {}
         self._changed = False
         self.change(limits)
-        presence.drained = self.drained
 
     def change(self, limits: Mapping[str, LimitConfig]) -> None:
         """Other settings. Those that the file names are told to the database, those that everybody has when used."""
@@ -128,7 +129,7 @@ class PodBudgets:
 
     def reserve(self, name: str, n: int) -> int:
         """Up to n tokens that are there now. One `give_back` is to follow if there were some, as soon as it is known
-        how many are needed, and also if all are. If there were none, `on_tokens` is called when some have come."""
+        how many are needed, and also if all are. If there were none, `tokens_came` is called when some have come."""
         scope, now = self._scope(name), self._clock()
         found = scope.purse.reserve(n, now) if not scope.waiting else 0
         if found < min(n, max(1, scope.purse.recent(now))):
@@ -271,7 +272,7 @@ class PodBudgets:
             self._ask(name, scope, now)
         if scope.reserving and scope.purse.held(now):
             scope.reserving = 0
-            self.on_tokens(name)
+            self._tokens_came(name)
         self._plan(scope)
 
     def _refusal(self, name: str, scope: Scope, tokens: int) -> tuple[float | None, str | None]:

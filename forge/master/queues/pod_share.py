@@ -1,4 +1,4 @@
-"""This pod's part of the cluster's workers: what it may have is told with its beats, and its lanes follow."""
+"""This pod's part of the cluster's workers: what it may have is told with its beats, and its queues follow."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from forge.config import Config
 from forge.master.pod.log import log
 from forge.master.pod.presence import Presence, prepare
-from forge.master.queues.local_queue import LocalQueue, LocalQueues
+from forge.master.pod_state import PodState
+from forge.master.queues.local_queue import LocalQueue
+from forge.master.queues.local_queues import LocalQueues
 from forge.master.threads import DatabaseThread
 from forge.storage import Storage
 
@@ -22,76 +24,76 @@ class PodShare:
     def __init__(
         self,
         storage: Storage,
-        lanes: LocalQueues,
+        state: PodState,
+        queues: LocalQueues,
         presence: Presence,
         side_thread: DatabaseThread,
         hurry: Callable[[], None],
     ) -> None:
         """`hurry` has slots looked at soon: there are more of them, or fewer."""
-        self._storage, self._lanes, self._presence, self._side_thread = storage, lanes, presence, side_thread
+        self._storage, self._state, self._queues, self._presence = storage, state, queues, presence
+        self._side_thread = side_thread
         self._hurry = hurry
 
     def apply(self, shares: Mapping[str, int]) -> bool:
         """How many workers this pod may have of each queue. Whether that is news."""
-        changed = False
-        for name, workers in shares.items():
-            lane = self._lanes.get(name)
-            if lane is not None and not lane.closing and lane.limit != workers:
-                changed, lane.limit = True, workers
-                lane.settle()
+        known = {name: workers for name, workers in shares.items() if name in self._queues}
+        changed = [name for name, workers in known.items() if self._queues[name].share(workers)]
         if changed:
             self._hurry()
-        return changed
+        return bool(changed)
 
     def told(self, shares: Mapping[str, int]) -> None:
         """The same while the pod serves."""
         self._restore(shares)
         if self.apply(shares):
-            log("share: " + ", ".join(f"{lane.limit} of {name}" for name, lane in sorted(self._lanes.items())))
+            log("share: " + ", ".join(f"{queue.limit} of {name}" for name, queue in sorted(self._queues.items())))
 
     def _restore(self, shares: Mapping[str, int]) -> None:
         """A queue that is not in the database any more, because somebody has emptied the table, is stored again as it
         is configured: without its row nothing is claimed."""
-        gone = {n: lane.settings for n, lane in self._lanes.items() if n not in shares and not lane.closing}
+        gone = {n: queue.settings for n, queue in self._queues.items() if n not in shares and not queue.closing}
         if not gone or self._side_thread.busy:
             return
-        if served := [name for name, settings in gone.items() if self._lanes[name].limit]:  # else it is about to be new
+        if served := [
+            name for name, settings in gone.items() if self._queues[name].limit
+        ]:  # else it is about to be new
             log(f"{', '.join(served)}: no such queue in the database any more; stored again", level=logging.WARNING)
         self._side_thread.send(lambda: prepare(self._storage, gone), self._prepared)
 
-    def woken(self, lanes: Iterable[LocalQueue]) -> None:
-        """A lane without workers may be of a queue that was paused, and has been resumed."""
-        if not all(lane.limit for lane in lanes):
+    def woken(self, queues: Iterable[LocalQueue]) -> None:
+        """A queue without workers may be of a queue that was paused, and has been resumed."""
+        if not all(queue.limit for queue in queues):
             self._presence.ask_for_shares()
 
-    def tick(self, now: float, in_programs: Mapping[str, int], serving: bool) -> None:
+    def tick(self, now: float, in_programs: Mapping[str, int]) -> None:
         """Say what there is; have more workers where work waits, and fewer where it does not."""
-        held = {lane.queue: lane.held(in_programs[lane.queue]) for lane in self._lanes.staffed}
-        self._presence.running = {**dict.fromkeys(self._lanes, 0), **held}
-        if not serving:
+        held = {queue.name: queue.held(in_programs[queue.name]) for queue in self._queues.staffed}
+        self._state.note_running({**dict.fromkeys(self._queues, 0), **held})
+        if self._state.stopping:
             return
-        for lane in self._lanes.staffed:
-            if lane.scale(now):
-                self._ask_whether_work_waits(lane)
+        for queue in self._queues.staffed:
+            if queue.scale(now):
+                self._ask_whether_work_waits(queue)
 
     def note(self, in_programs: int) -> None:
         """For the pod's heart: whether jobs are in hand, and which queues could take some."""
-        lanes = self._lanes.staffed
-        in_lanes = any(lane.claim_count for lane in lanes)
-        self._presence.holding = in_lanes or in_programs > 0
-        self._presence.idle = [lane.queue for lane in lanes if lane.room and not lane.busy]
+        queues = self._queues.staffed
+        in_queues = any(queue.claim_count for queue in queues)
+        self._state.note_held(in_queues or in_programs > 0)
+        self._state.note_idle([queue.name for queue in queues if queue.room and not queue.more_waits])
 
-    def _ask_whether_work_waits(self, lane: LocalQueue) -> None:
+    def _ask_whether_work_waits(self, queue: LocalQueue) -> None:
         def answer(seconds: float | None, _: str | None) -> None:
             if seconds is not None and seconds <= 0:
-                lane.work_waits(time.monotonic())
+                queue.work_waits(time.monotonic())
                 self._hurry()
 
-        if lane.waiting:
+        if queue.waiting:
             answer(0.0, None)
         elif not self._side_thread.busy:
-            marks = {lane.queue: lane.low_water}
-            self._side_thread.send(lambda: self._storage.next_due([lane.queue], marks), answer)
+            marks = {queue.name: queue.low_water}
+            self._side_thread.send(lambda: self._storage.next_due([queue.name], marks), answer)
 
     def leave(self) -> None:
         """The pod serves nothing any more: others may have its workers as their jobs end, before it is gone."""

@@ -1,8 +1,8 @@
-"""The claimed jobs of a lane that no worker has yet, in line.
+"""The claimed jobs of a queue that no worker has yet, in line.
 
 Nobody else can run what is here. A job waits here for a moment, until a worker of this pod has room for it. If all of
 them are busy with long ones it would wait for as long as they take, while a worker of another pod may be idle: so the
-line knows whether the jobs that were in it a while ago are still there, and the lane gives them back.
+line knows whether the jobs that were in it a while ago are still there, and the queue gives them back.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How many of a lane's workers are worth having: between `min_workers` and the pod's share of the queue.
+"""How many of a queue's workers are worth having: between `min_workers` and the pod's share of the queue.
 
 More as soon as work waits for them: twice as many each time that all are busy for a moment and a job is due. Less at
 leisure: after `idle_shrink` seconds in which fewer were busy at any moment, as many as that, and no less than half. So
@@ -14,7 +14,7 @@ ASK_AGAIN = 0.5  # and between such questions
 
 
 class WorkerCount:
-    """One lane's. `size` is the answer."""
+    """One queue's. `size` is the answer."""
 
     def __init__(self, size: int) -> None:
         self.size = size

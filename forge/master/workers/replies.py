@@ -14,69 +14,72 @@ from forge.master.finalizer import Finalizer, without_payload
 from forge.master.message_checks import MAX_PID, message_of, shown, text, whole
 from forge.master.pod.log import a_bug
 from forge.master.pod.meter import Meter
+from forge.master.pod_state import PodState
 from forge.master.queues.local_queue import LocalQueue
 from forge.master.workers.requests import Requests
 from forge.master.workers.slot import Slot
 from forge.master.workers.stop_job import ended_late, failed, told_delay
-from forge.master.workers.workers import Workers
+from forge.master.workers.zygotes import Zygotes
 from forge.protocol import ProtocolError, ending_of, seconds_taken
 
-__all__ = ["Replies"]
+__all__ = ["Replies", "WorkerBroken"]
 
 MOST_AT_ONCE = 10_000  # jobs in one worker, by its word; the queue's own setting counts if that is less
+
+
+class WorkerBroken(Exception):
+    """A worker has said what no worker may, or nothing that can be read: it is of no more use. Says why."""
 
 
 class Replies:
     """Reads a worker's lines and passes them on."""
 
     def __init__(
-        self, lanes: Mapping[str, LocalQueue], workers: Workers, finalizer: Finalizer, requests: Requests, meter: Meter
+        self,
+        queues: Mapping[str, LocalQueue],
+        state: PodState,
+        zygotes: Zygotes,
+        finalizer: Finalizer,
+        requests: Requests,
+        meter: Meter,
     ) -> None:
-        self._lanes, self._workers, self._finalizer, self._requests, self._meter = (
-            lanes,
-            workers,
-            finalizer,
-            requests,
-            meter,
-        )
+        self._queues, self._state, self._zygotes = queues, state, zygotes
+        self._finalizer, self._requests, self._meter = finalizer, requests, meter
 
     def hear(self, slot: Slot) -> bool:
-        """What has come in from a worker. False: nothing."""
-        lane, now = self._lanes[slot.queue], time.monotonic()
+        """Read what has come in from a worker. False: nothing. EOFError: its process is gone; or it is broken."""
+        queue, now = self._queues[slot.queue], time.monotonic()
         back: list[Claim] = []  # unstarted
         times = self._meter.tally(slot.queue).times
         try:
             heard = slot.receive(now, times, self._meter.ahead)
             if heard.done:
-                lane.note_all(len(heard.done), heard.total, heard.longest)
-                if heard.long or lane.long_kinds:
-                    lane.long_kinds.learn(heard.done, heard.long)
-                self._finalizer.done([without_payload(e) for e in heard.done] if lane.heavy else heard.done)
+                queue.note_all(len(heard.done), heard.total, heard.longest)
+                if heard.long or queue.long_kinds:
+                    queue.long_kinds.learn(heard.done, heard.long)
+                self._finalizer.done([without_payload(e) for e in heard.done] if queue.heavy else heard.done)
             for line in heard.lines:
                 message = message_of(line)
                 if "status" in message:
-                    self._replied(lane, slot, message, now, back, times)
+                    self._replied(queue, slot, message, now, back, times)
                 else:
-                    self._said(lane, slot, message)
+                    self._said(queue, slot, message)
         except EOFError:
-            self._workers.lost(slot)
-            return False
+            raise
         except (ValueError, KeyError, TypeError, OverflowError, AttributeError) as e:
-            self._broken(slot, f"broke the protocol: {e if isinstance(e, ProtocolError) else repr(e)}")
-            return False
-        except Exception:  # noqa: BLE001 (the last net: it costs this worker, not the master and all the others)
+            raise WorkerBroken(f"broke the protocol: {e if isinstance(e, ProtocolError) else repr(e)}") from e
+        except Exception as e:  # (the last net: it costs this worker, not the master and all the others)
             a_bug(f"reading what worker {slot.label} said")
-            self._broken(slot, "was killed: what it said could not be read")
-            return False
+            raise WorkerBroken("was killed: what it said could not be read") from e
         finally:
-            if self._workers.stopping or lane.closing:
+            if self._state.stopping or queue.closing:
                 self._finalizer.release(back)
             else:
-                lane.take_back(back)
+                queue.take_back(back)
         return bool(heard.done or heard.lines)
 
     def _replied(
-        self, lane: LocalQueue, slot: Slot, message: dict[str, Any], now: float, back: list[Claim], times: array[int]
+        self, queue: LocalQueue, slot: Slot, message: dict[str, Any], now: float, back: list[Claim], times: array[int]
     ) -> None:
         """A reply. The claim leaves the worker's hands only for somebody else's: whatever is wrong with the reply, it
         is not lost."""
@@ -97,29 +100,29 @@ class Replies:
             return
         if isinstance(ending.outcome, Written):  # in the database already, with the handler's own writes
             self._meter.completed(slot.queue)
-            self._finalizer.ended += 1
+            self._finalizer.ended_elsewhere()
         else:
-            late = ending if stop is None else ended_late(ending, stop, self._workers.zygotes.current.kinds)
+            late = ending if stop is None else ended_late(ending, stop, self._zygotes.current.kinds)
             self._finalizer.end(late)
         if not unstarted:
-            lane.note(seconds)
-            lane.long_kinds.took(claim.kind, seconds)
+            queue.note(seconds)
+            queue.long_kinds.took(claim.kind, seconds)
             fastpath.timed(times, seconds, claim.run_at, sent, self._meter.ahead)
 
     def _misunderstood(self, slot: Slot, claim: Claim, error: Exception, now: float) -> None:
         """The job has ended, but who knows how: it is tried again by its curve."""
         why = f"the worker's reply could not be understood: {as_text(str(error), 500)}"
-        ending = failed(claim, why, self._workers.zygotes.current.kinds)
+        ending = failed(claim, why, self._zygotes.current.kinds)
         slot.answered(claim.id.hex, now)
         self._finalizer.end(ending)
 
-    def _said(self, lane: LocalQueue, slot: Slot, message: dict[str, Any]) -> None:
+    def _said(self, queue: LocalQueue, slot: Slot, message: dict[str, Any]) -> None:
         if "hello" in message:
-            most = 1 if lane.settings.worker == "process" else lane.settings.concurrency
+            most = 1 if queue.settings.worker == "process" else queue.settings.concurrency
             capacity = whole(message, "capacity", 1, MOST_AT_ONCE)
             slot.greeted(whole(message, "hello", 2, MAX_PID), min(capacity, most))
         elif message.get("say") == "failed":
-            slot.failed = text(message, "why", 1000)
+            slot.could_not_start(text(message, "why", 1000))
         elif not slot.ready:
             raise ProtocolError("it spoke before it was ready")
         elif "ask" in message:
@@ -129,13 +132,6 @@ class Replies:
         elif message.get("say") == "delay":
             told_delay(slot, message)
         elif message.get("say") == "leaving":
-            slot.leaving = text(message, "why", 200)
-            slot.drain()
+            slot.wants_to_leave(text(message, "why", 200))
         else:
             raise ProtocolError(f"no message that there is: {shown(message)}")
-
-    def _broken(self, slot: Slot, why: str) -> None:
-        """Nothing that it says from here on counts, nor what it has said and nobody has read yet."""
-        if slot.killed_for is None:
-            self._workers.kill(slot, f"worker {slot.label} ({slot.pid}) {why}", blameless=False)
-        self._workers.lost(slot)

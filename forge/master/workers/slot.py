@@ -36,6 +36,20 @@ class Stop:
     grace: float | None = None  # seconds between two steps, if not `cancel_grace`
     delay: float | None = None  # seconds until the retry, if the worker has said
 
+    def put_off(self, until: float) -> None:
+        """Go on then (monotonic)."""
+        self.next_at = until
+
+    def go_on(self, now: float, grace: float) -> int:
+        """One step further; the next one after a grace. The answer is the step: 1 ask, 2 interrupt, more: kill."""
+        self.step += 1
+        self.next_at = now + (grace if self.grace is None else self.grace)
+        return self.step
+
+    def retry_after(self, seconds: float) -> None:
+        """The worker has said how long the task itself would have its retry wait."""
+        self.delay = seconds
+
     @property
     def ends(self) -> str:
         """What the job ends as, see `forge.protocol`."""
@@ -131,11 +145,37 @@ class Slot:
             self.draining, self.drained_at = True, time.monotonic()
             self._out.append(order_line("drain"))
 
-    def recall(self) -> None:
-        """Ask for what has not started, once for each job that others wait behind."""
-        if not self.recalled:
+    def recall(self, *, again: bool = False) -> None:
+        """Ask for what has not started, once for each job that others wait behind, unless `again`."""
+        if again or not self.recalled:
             self.recalled = True
             self.say(order_line("recall"))
+
+    def retire(self) -> None:
+        """When its process has ended what it runs, it goes, and the slot with it."""
+        self.retired = True
+        self.drain()
+
+    def keep(self) -> None:
+        """It is not retired after all: another process follows the one that is on its way out."""
+        self.retired = False
+
+    def wants_to_leave(self, why: str) -> None:
+        """The worker asks to be replaced."""
+        self.leaving = why
+        self.drain()
+
+    def could_not_start(self, why: str) -> None:
+        """A hook of the worker has failed, or it was not ready in time."""
+        self.failed = why
+
+    def mark_killed(self, why: str, *, blameless: bool) -> None:
+        """The master kills its process. `blameless`: for something that its jobs in hand had no part in."""
+        self.killed_for, self.blameless = why, blameless
+
+    def mark_lost(self) -> None:
+        """Its process is gone, which has yet to be dealt with."""
+        self.lost = True
 
     @property
     def wants_to_write(self) -> bool:

@@ -55,18 +55,16 @@ def press(slot: Slot, now: float, grace: float) -> Stop | None:
         if now < stop.next_at:
             continue
         if not slot.runs(id):
-            slot.recalled = False  # asked for again if need be: the first time it may have been about to start
-            slot.recall()
-            stop.next_at = now + RECALL_WITHIN
+            slot.recall(again=True)  # the first time it may have been about to start
+            stop.put_off(now + RECALL_WITHIN)
             continue
-        stop.step += 1
-        stop.next_at = now + (grace if stop.grace is None else stop.grace)
-        if stop.step == 1:
-            slot.say(order_line("cancel", id=id, why=stop.why, ends=stop.ends))
-        elif stop.step == 2:
-            slot.say(order_line("interrupt", id=id))
-        elif not stop.leaving:
-            return stop
+        match stop.go_on(now, grace):
+            case 1:
+                slot.say(order_line("cancel", id=id, why=stop.why, ends=stop.ends))
+            case 2:
+                slot.say(order_line("interrupt", id=id))
+            case _ if not stop.leaving:
+                return stop
     return None
 
 
@@ -98,4 +96,4 @@ def told_delay(slot: Slot, message: Mapping[str, Any]) -> None:
     """A worker says what the task's own backoff is for a job that is past its timeout."""
     stop, seconds = slot.stops.get(str(message.get("id"))), as_seconds(message.get("seconds"))
     if stop is not None and seconds is not None:
-        stop.delay = seconds
+        stop.retry_after(seconds)

@@ -139,8 +139,7 @@ class Suspects:
             self._one_more()
         for slot in self.slots:
             if not self.waiting and not slot.in_hand and not slot.retired:
-                slot.retired = True
-                slot.drain()
+                slot.retire()
         self.slots = [slot for slot in self.slots if not slot.retired or slot.channel is not None]
 
     def _meant(self) -> list[Slot]:

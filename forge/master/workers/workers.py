@@ -16,8 +16,10 @@ from forge.job import Claim, Ending, Released
 from forge.logs import stacks
 from forge.master.pod.log import Sometimes, counted, log
 from forge.master.pod.meter import Processes
+from forge.master.pod_state import PodState
 from forge.master.queues.local_queue import LocalQueue
 from forge.master.workers.outputs import Outputs
+from forge.master.workers.replies import Replies, WorkerBroken
 from forge.master.workers.slot import Slot, Stop
 from forge.master.workers.stop_job import leave, overdue, press, timed_out
 from forge.master.workers.suspects import ZYGOTE_DIED
@@ -39,23 +41,22 @@ ROLL_PATIENCE = 5.0  # a worker with a job that takes longer does not hold up th
 
 
 class Workers:
-    """All slots of all lanes, and what is in them."""
+    """All slots of all queues, and what is in them."""
 
     def __init__(
         self,
-        lanes: Mapping[str, LocalQueue],
+        queues: Mapping[str, LocalQueue],
+        state: PodState,
+        zygotes: Zygotes,
+        replies: Replies,
         selector: selectors.BaseSelector,
         ended: Callable[[Ending], None],
     ) -> None:
         """`ended` is told the ending of each job that died with its worker."""
-        self.zygotes: Zygotes  # set by whoever made both
-        self.hear: Callable[[Slot], bool]  # the same; reads what a worker has said, False: nothing
-        self.stopping = False  # nobody is replaced any more
-        self.fenced = False  # nobody is replaced for now
-        self.notice = math.inf, 0.0  # monotonic: from when on jobs are told to stop, with this grace
-        self.ready_within = 30.0  # seconds for a worker to say hello
+        self._queues, self._state, self._zygotes, self._replies = queues, state, zygotes, replies
+        self._selector, self._ended = selector, ended
         self.outputs = Outputs(selector)
-        self._lanes, self._selector, self._ended = lanes, selector, ended
+        self._notice = math.inf, 0.0  # monotonic: from when on jobs are told to stop, with this grace
         self._gone: dict[Slot, float] = {}  # workers whose channel has closed, since when
         self._exits: dict[Slot, int] = {}  # how workers ended; told by the zygote
         self._respawn_at: dict[Slot, float] = {}
@@ -68,13 +69,13 @@ class Workers:
 
     def slots(self) -> Iterator[Slot]:
         """All of them."""
-        for lane in self._lanes.values():
-            yield from lane.all_slots()
+        for queue in self._queues.values():
+            yield from queue.all_slots()
 
     def processes(self) -> Processes:
         """Its processes, from any thread."""
-        slots = [slot for lane in list(self._lanes.values()) for slot in list(lane.all_slots())]
-        zygotes = [zygote.process.pid for zygote in self.zygotes.all()]
+        slots = [slot for queue in list(self._queues.values()) for slot in list(queue.all_slots())]
+        zygotes = [zygote.process.pid for zygote in self._zygotes.all()]
         return Processes(zygotes, [slot.pid for slot in slots if slot.pid])
 
     def summary(self, in_programs: int) -> str:
@@ -96,8 +97,8 @@ class Workers:
     def missing(self) -> str:
         """`0 of 2 workers of mail; worker mail/1 (42) exited with 78`: who is not ready, and what is known of why."""
         parts = []
-        for name, lane in self._lanes.items():
-            meant = [slot for slot in lane.slots if not slot.retired]
+        for name, queue in self._queues.items():
+            meant = [slot for slot in queue.slots if not slot.retired]
             ready = sum(slot.ready for slot in meant)
             if ready < len(meant):
                 parts.append(f"{ready} of {counted(len(meant), 'worker')} of {name}")
@@ -105,8 +106,8 @@ class Workers:
 
     def unable(self) -> str | None:
         """`no worker of mail could start: worker mail/1 (42) exited with 78: …`, of a queue of which this is so."""
-        for name, lane in self._lanes.items():
-            meant = [slot for slot in lane.slots if not slot.retired]
+        for name, queue in self._queues.items():
+            meant = [slot for slot in queue.slots if not slot.retired]
             if meant and all(slot in self._unable for slot in meant):
                 return f"no worker of {name} could start: {self._unable[meant[-1]]}"
         return None
@@ -119,8 +120,7 @@ class Workers:
 
     def fence(self) -> int:
         """The jobs in hand may soon be somebody else's: kill what runs them. They go back as the dead are buried, and
-        nobody is replaced until `fenced` is taken away. The answer is how many they are."""
-        self.fenced = True
+        nobody is replaced while the pod is fenced. The answer is how many they are."""
         jobs = sum(len(slot.in_hand) for slot in self.slots())
         for slot in self.slots():
             if slot.channel is not None:
@@ -130,21 +130,21 @@ class Workers:
     # -- life --------------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        """What time brings: the dead are buried, slots are filled, workers of old code are replaced."""
+        """Do what is due by the clock: bury dead workers, fill slots, replace workers of old code."""
         self._bury(now)
-        if self.stopping:
+        if self._state.stopping:
             for slot in list(self._owed):
                 self._tell_death(slot, "stopping")
             return
-        for lane in self._lanes.values():
-            lane.suspects.settle(now, lane.places)
+        for queue in self._queues.values():
+            queue.suspects.settle(now, queue.places)
         for known in (self._respawn_at, self._deaths, self._unable):
             for slot in [slot for slot in known if slot.retired]:
                 del known[slot]  # it may be gone for good
         for slot in self.slots():
             if slot.channel is None:
                 self._fill(slot, now)
-            elif not slot.ready and now - slot.started_at > self.ready_within and slot not in self._gone:
+            elif not slot.ready and now - slot.started_at > self._state.config.ready_within and slot not in self._gone:
                 self._never_ready(slot)
         self._roll(now)
 
@@ -160,8 +160,8 @@ class Workers:
         return min([soon, *self._respawn_at.values()])
 
     def _fill(self, slot: Slot, now: float) -> None:
-        zygote = self.zygotes.current
-        if slot.retired or self.fenced or zygote.gone or now < self._respawn_at.get(slot, 0.0):
+        zygote = self._zygotes.current
+        if slot.retired or self._state.fenced or zygote.gone or now < self._respawn_at.get(slot, 0.0):
             return
         self._respawn_at.pop(slot, None)
         try:
@@ -182,8 +182,21 @@ class Workers:
     def _on_channel(self, slot: Slot) -> None:
         if slot not in self._gone:  # since the wait for news ended
             self.outputs.read()  # what it wrote before it said that a job has ended
-            self.hear(slot)
+            self._hear(slot)
         self._is_ready(slot)
+
+    def _hear(self, slot: Slot) -> bool:
+        """Read what a worker has said, and act on it. False: nothing, or its process is gone."""
+        try:
+            return self._replies.hear(slot)
+        except EOFError:
+            self.lost(slot)
+        except WorkerBroken as e:
+            # Nothing that it says from here on counts, nor what it has said and nobody has read yet.
+            if slot.killed_for is None:
+                self.kill(slot, f"worker {slot.label} ({slot.pid}) {e}", blameless=False)
+            self.lost(slot)
+        return False
 
     def _is_ready(self, slot: Slot) -> None:
         if slot.ready:
@@ -210,7 +223,7 @@ class Workers:
         old ones go on."""
         slots = [slot for slot in self.slots() if slot.channel is not None]
         empty = sum(slot.channel is None and not slot.retired for slot in self.slots())
-        old = [slot for slot in slots if slot.zygote is not self.zygotes.current]
+        old = [slot for slot in slots if slot.zygote is not self._zygotes.current]
         if self._rolling and not old and not empty and all(slot.ready for slot in slots):
             self._rolling = False
             log(f"{counted(len(slots), 'worker')} replaced")
@@ -229,25 +242,22 @@ class Workers:
 
     def stop(self, by: float, notice: float) -> None:
         """The pod stops: have every worker finish what it runs by then, with so much notice before."""
-        self.stopping = True
-        self.notice = by - notice if notice else math.inf, notice / 2
+        self._notice = by - notice if notice else math.inf, notice / 2
         for slot in self.slots():
             slot.say(order_line("stopping"))
             slot.drain()
 
     def scale(self, by: int) -> None:
-        """One worker more or less in every lane that has any, and never less than one."""
-        for lane in self._lanes.values():
-            if lane.limit:
-                lane.offset = max(lane.offset + by, 1 - lane.limit)
-                lane.settle()
-        log(", ".join(f"{lane.queue}: {counted(lane.size, 'worker')}" for lane in self._lanes.values()))
+        """One worker more or less in every queue that has any, and never less than one."""
+        for queue in self._queues.values():
+            queue.add_workers(by)
+        log(", ".join(f"{queue.name}: {counted(queue.size, 'worker')}" for queue in self._queues.values()))
 
     def tell_stacks(self) -> None:
         """Have every process write where it stands to the log, this one first."""
         for thread, where in stacks():
             log(thread, details=where)
-        for zygote in self.zygotes.all():
+        for zygote in self._zygotes.all():
             zygote.tell("stacks")
         for slot in self.slots():
             slot.say(order_line("stacks"))
@@ -256,14 +266,14 @@ class Workers:
         """Jobs that must stop do. The answer is when to look again."""
         if slot.killed_for is None:
             overdue(slot, now)
-            told_at, notice_grace = self.notice
+            told_at, notice_grace = self._notice
             if now >= told_at:
                 leave(slot, now, notice_grace)
             stop = press(slot, now, grace)
             if stop is not None:
                 self.kill(slot, stop.why, blameless=True)
         at = [now + LOOK_EVERY, *(max(stop.next_at, now + 0.01) for stop in slot.stops.values())]
-        return min([*at, self.notice[0]] if now < self.notice[0] else at)
+        return min([*at, self._notice[0]] if now < self._notice[0] else at)
 
     # -- death -------------------------------------------------------------------------------------------------
 
@@ -276,7 +286,7 @@ class Workers:
                 if slot.pid == message["exited"] and slot.zygote is zygote and slot.channel is not None:
                     self._exits[slot] = message["status"]
                     # A process that its handler started may hold the channel open: do not wait for its end.
-                    while slot not in self._gone and self.hear(slot):
+                    while slot not in self._gone and self._hear(slot):
                         pass
                     self.lost(slot)
 
@@ -304,11 +314,11 @@ class Workers:
         if slot not in self._gone and slot.channel is not None:
             self._selector.unregister(slot.channel)
             self._gone[slot] = time.monotonic()
-            slot.lost = True
+            slot.mark_lost()
 
     def kill(self, slot: Slot, why: str, *, blameless: bool) -> None:
         """With everything its handlers started. `blameless`: it says nothing about the jobs in hand."""
-        slot.killed_for, slot.blameless = why, blameless
+        slot.mark_killed(why, blameless=blameless)
         self._kill_group(slot)
 
     def kill_all(self) -> None:
@@ -322,8 +332,9 @@ class Workers:
             kill_group(slot.pid, slot.zygote.process.pid, os.getpid())
 
     def _never_ready(self, slot: Slot) -> None:
-        slot.failed = f"worker {slot.label} was not ready within {self.ready_within:g} s"
-        self.kill(slot, slot.failed, blameless=True)
+        why = f"worker {slot.label} was not ready within {self._state.config.ready_within:g} s"
+        slot.could_not_start(why)
+        self.kill(slot, why, blameless=True)
         self.lost(slot)  # the zygote may never have forked it
 
     def _bury(self, now: float) -> None:
@@ -337,7 +348,7 @@ class Workers:
     def _worker_gone(self, slot: Slot, status: int | None, now: float) -> None:
         """Bury it, and see to the jobs that it had."""
         assert slot.zygote is not None
-        lane, pid = self._lanes[slot.queue], slot.pid
+        queue, pid = self._queues[slot.queue], slot.pid
         if slot in self._owed:
             self._tell_death(slot, "worker started and died")
         young = not slot.ready or now - slot.started_at < YOUNG
@@ -349,21 +360,21 @@ class Workers:
         self.outputs.close(slot)
         left = slot.close()
         if slot.draining and not left:
-            if slot.leaving is not None and not self.stopping:
+            if slot.leaving is not None and not self._state.stopping:
                 log(f"worker {slot.label} replaced after {slot.leaving}")
-            lane.forget_retired()
+            queue.forget_retired()
             return
         why = slot.killed_for or f"worker {slot.label} ({pid}) {how_it_ended(status)}{said}"
         self._last_death = why
         if stillborn:
             self._unable[slot] = why
-        fate = self._see_to(slot, lane, left, why, now)
-        lane.forget_retired()
-        if self.stopping or slot.retired:
+        fate = self._see_to(slot, queue, left, why, now)
+        queue.forget_retired()
+        if self._state.stopping or slot.retired:
             return
         pause = 0.0 if slot.zygote.gone else self._pause(slot, young, at_work=bool(left))
         self._respawn_at[slot] = now + pause
-        if (left or not slot.zygote.gone) and not self.fenced:  # else that was said for all
+        if (left or not slot.zygote.gone) and not self._state.fenced:  # else that was said for all
             self._owed[slot] = f"{why}; {fate}"
             if pause or slot.zygote.gone:
                 self._tell_death(slot, f"worker starts {f'in {pause:.1f} s' if pause else 'again'}")
@@ -375,7 +386,7 @@ class Workers:
             deaths = max(0, deaths - NO_PAUSE_BY_JOBS)
         return min(0.1 * 2**deaths, LONGEST_PAUSE_BY_JOBS if at_work else LONGEST_PAUSE) if deaths else 0.0
 
-    def _see_to(self, slot: Slot, lane: LocalQueue, left: list[Claim], why: str, now: float) -> str:
+    def _see_to(self, slot: Slot, queue: LocalQueue, left: list[Claim], why: str, now: float) -> str:
         """What becomes of the jobs in a dead worker's hands, in words. See `forge.master.workers.suspects`."""
         assert slot.zygote is not None
         others = [claim for claim in left if claim.id.hex not in slot.stops]
@@ -384,28 +395,28 @@ class Workers:
                 self._ended(self._stopped(claim, stop))
         most = 0 if slot.blameless else len(others) if slot.capacity > 1 else MOST_UNANSWERED + 1
         started, rest = others[:most], others[most:]  # by now, perhaps; and certainly not
-        guilty = [claim for claim in started if self._is_guilty(slot, lane, claim, len(left) == 1, now)]
+        guilty = [claim for claim in started if self._is_guilty(slot, queue, claim, len(left) == 1, now)]
         for claim in guilty:
-            lane.suspects.blame(claim.id)
+            queue.suspects.blame(claim.id)
             self._ended(Ending(claim, Released(ZYGOTE_DIED if slot.zygote.gone else why, crashed=True)))
         suspects = [claim for claim in started if claim not in guilty]
-        if self.stopping or lane.closing or slot.blameless:
+        if self._state.stopping or queue.closing or slot.blameless:
             for claim in (*suspects, *rest):
                 self._ended(Ending(claim, Released()))
             return f"{counted(len(left), 'job')} released"
-        lane.suspects.add(suspects)
-        lane.take_back(rest)
+        queue.suspects.add(suspects)
+        queue.take_back(rest)
         return _fate(len(left) - len(suspects) - len(rest), len(suspects), len(rest))
 
     @staticmethod
-    def _is_guilty(slot: Slot, lane: LocalQueue, claim: Claim, alone: bool, now: float) -> bool:
+    def _is_guilty(slot: Slot, queue: LocalQueue, claim: Claim, alone: bool, now: float) -> bool:
         assert slot.zygote is not None
-        return lane.suspects.deaths.seen_by(claim.id, slot.head_since, now) if slot.zygote.gone else alone
+        return queue.suspects.deaths.seen_by(claim.id, slot.head_since, now) if slot.zygote.gone else alone
 
     def _stopped(self, claim: Claim, stop: Stop) -> Ending:
         """Of a job that was told to stop, and had to be killed."""
         if stop.failed:
-            return timed_out(claim, stop, self.zygotes.current.kinds)
+            return timed_out(claim, stop, self._zygotes.current.kinds)
         return Ending(claim, Released(None if stop.leaving else stop.why))  # its row says if it is cancelled
 
 

@@ -204,6 +204,10 @@ class ZygoteProcess:
         """Now, with all its workers."""
         self.process.kill()
 
+    def give_up(self) -> None:
+        """It is of no more use: from now on it counts as gone."""
+        self.gone = True
+
     def end(self) -> str:
         """How it ended, in words; it has closed its socket."""
         self.close()

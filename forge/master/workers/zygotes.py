@@ -42,7 +42,7 @@ def new_zygote(config: Config, trial: Trial = "", fence: Fence | None = None) ->
 
 
 class Zygotes:
-    """See above."""
+    """The zygotes of one pod: the current one, one that is coming, and old ones that wait for their last worker."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class Zygotes:
         self._coming = self._again_at = None
 
     def tick(self, now: float) -> None:
-        """What time brings."""
+        """Do what is due by the clock: ping zygotes, give up a late one, try again, end what a dead one left."""
         if self._coming is not None and now - self._coming[0].started_at > self._coming[0].within:
             self._failed(str(self._coming[0].too_slow()))
         self._ping(now)
@@ -181,7 +181,7 @@ class Zygotes:
         elif not zygote.gone:
             self._selector.unregister(zygote.control)
             zygote.kill()
-            zygote.gone = True
+            zygote.give_up()
             self._gone(zygote, coming=False, why=why)
 
     def _adopt(self) -> None:

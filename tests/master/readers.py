@@ -19,7 +19,7 @@ from unittest.mock import patch
 from uuid import UUID
 
 from forge import descendants
-from forge.config.model import PoolConfig, QueueConfig
+from forge.config.model import Config, PoolConfig, QueueConfig
 from forge.job import Claim, Ending, Released
 from forge.master.pod.meter import Meter
 from forge.master.pod_state import PodState

@@ -150,7 +150,7 @@ def test_no_import_points_the_wrong_way() -> None:
         ("__init__.py", "from forge.cli import main", "cli is to the right of forge itself"),
         ("storage/x.py", "from forge.cluster.service import Service", "cluster is to the right of storage"),
         ("cluster/x.py", "from forge.app import Forge", "app is to the right of cluster"),
-        ("cluster/x.py", "from forge.master.telling import log", "master is to the right of cluster"),
+        ("cluster/x.py", "from forge.master.pod.log import log", "master is to the right of cluster"),
         ("web/app.py", "from forge.master import x", "web and master do not know each other"),
         ("gadget.py", "import os", "forge.gadget has no place in LAYERS"),
     ],

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from forge import logs
 from forge.config.model import LoggingConfig
 from forge.errors import LockedError
-from forge.master.pidfile import PidFile
+from forge.master.pod.pid_file import PidFile
 from tests.master.conftest import eventually, making
 
 pytestmark = [pytest.mark.impl_free, pytest.mark.usefixtures("root_logger_as_it_was")]
@@ -98,7 +98,7 @@ def test_of_a_long_traceback_the_end_is_kept(file: Path, form: str) -> None:
 
 
 def test_the_stacks_of_the_master_are_below_their_threads_name(file: Path) -> None:
-    from forge.master.telling import log
+    from forge.master.pod.log import log
 
     logs.setup(LoggingConfig(file=file), "master")
     for thread, where in logs.stacks():

@@ -98,7 +98,7 @@ def _does(service: Service) -> str:
 
 def _led(cli: Cli, storage: Storage, service: Service) -> tuple[int, str | None]:
     """A round with the lease, which is kept while it lasts and then given back."""
-    lease = Lease(storage.leases, lambda: None, cli.config.leader_ttl, quiet=True)
+    lease = Lease(storage.leases, lambda: None, lambda: cli.config.leader_ttl, quiet=True)
     lease.tend()
     term = lease.term()
     if term is None:

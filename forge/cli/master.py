@@ -1,4 +1,4 @@
-"""The `forge-master` command: its start-up, up to the loop in `forge.master.supervisor`."""
+"""The `forge-master` command: its start-up, up to the loop in `forge.master.loop`."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from forge.config import Config
 from forge.descendants import adopt_orphans
 from forge.errors import ExitCode
 from forge.host_limits import check_room
-from forge.master.notify import Notifier
-from forge.master.nursery import Nursery
-from forge.master.presence import prepare
-from forge.master.rolling import new_nursery
-from forge.master.supervisor import Master
-from forge.master.telling import log
+from forge.master.loop import Master
+from forge.master.pod.log import log
+from forge.master.pod.presence import prepare
+from forge.master.pod.systemd import Systemd
+from forge.master.workers.zygote_process import ZygoteProcess
+from forge.master.workers.zygotes import new_zygote
 from forge.storage import Storage, open_storage
 
 __all__ = ["main"]
@@ -54,7 +54,7 @@ def _run_or_leave(words: list[str]) -> int:
 
 def _run(words: list[str]) -> int:
     with Cli(_parser().parse_args(words)) as cli:
-        notifier = cli.closing(Notifier())
+        systemd = cli.closing(Systemd())
         if cli.args.reload:
             prepare_to_reload()
         logs.setup(cli.config.logging, "master")
@@ -75,13 +75,13 @@ def _run(words: list[str]) -> int:
         adopt_orphans()  # of a zygote that is killed
         if cli.args.check:
             _reach(cli, made)  # before the functions of a worker, which may need it
-        nursery = cli.closing(new_nursery(cli.config, "stop" if cli.args.check else ""))
-        nursery.wait_until_ready()
-        for warning in nursery.warnings(strict=cli.config.fork_safety == "strict"):
+        zygote = cli.closing(new_zygote(cli.config, "stop" if cli.args.check else ""))
+        zygote.wait_until_ready()
+        for warning in zygote.warnings(strict=cli.config.fork_safety == "strict"):
             log(warning, level=logging.WARNING)
         if not cli.args.check:
             _reach(cli, made)
-        kinds = sorted(kind for kind, about in nursery.kinds.items() if not about.get("builtin"))
+        kinds = sorted(kind for kind, about in zygote.kinds.items() if not about.get("builtin"))
         if cli.config.modules:
             log(f"{counted(len(kinds), 'task')} from {', '.join(cli.config.modules)}: {', '.join(kinds)}")
         check_programs(cli.config)
@@ -92,7 +92,7 @@ def _run(words: list[str]) -> int:
         else:
             if cli.args.reload:
                 cli.closing(Watcher(cli.config, log))
-            return _serve(cli, nursery, notifier, hidden)
+            return _serve(cli, zygote, systemd, hidden)
         return ExitCode.OK
 
 
@@ -105,7 +105,7 @@ def _reach(cli: Cli, made: str) -> None:
         log(f"storage {cli.shown_url} ({made}schema {schema.current})")
 
 
-def _serve(cli: Cli, nursery: Nursery, notifier: Notifier, hidden: Mapping[str, str | None]) -> int:
+def _serve(cli: Cli, zygote: ZygoteProcess, systemd: Systemd, hidden: Mapping[str, str | None]) -> int:
     """The master's life. Its storages hold five connections to PostgreSQL at most, one of which listens."""
     config = cli.config
     cli.storage().close()
@@ -120,9 +120,9 @@ def _serve(cli: Cli, nursery: Nursery, notifier: Notifier, hidden: Mapping[str, 
         heart,
         cluster,
         config,
-        nursery,
+        zygote,
         read_config=lambda: settings.load(path, cli.args.database, schema=cli.args.schema),
-        notifier=notifier,
+        systemd=systemd,
         hidden=hidden,
     ).run()
 

@@ -12,7 +12,7 @@ from forge.config import Config
 from forge.config.model import CommandConfig, PoolConfig
 from forge.errors import ConfigError
 from forge.job import QueueSettings
-from forge.master.pidfile import PidFile
+from forge.master.pod.pid_file import PidFile
 
 __all__ = ["check_programs", "overruled", "programs", "take_pid_file", "take_sqlite_file"]
 

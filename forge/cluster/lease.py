@@ -60,15 +60,16 @@ class Lease:
         self,
         leases: Leases,
         pod: Callable[[], int | None],
-        ttl: float,
+        ttl: Callable[[], float],
         *,
         quiet: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`pod` answers this pod's number, which changes when it was taken for dead; None: a command asks, which says
+        """`ttl` answers for how many seconds the lease is asked for.
+        `pod` answers this pod's number, which changes when it was taken for dead; None: a command asks, which says
         what there is to say itself (`quiet`)."""
         self._leases, self._pod, self._clock = leases, pod, clock
-        self.ttl = ttl
+        self._ttl = ttl
         self._say = (lambda *_: None) if quiet else say
         self._key = secrets.token_hex(8)
         self._held: tuple[int, float] | None = None  # the term, and until when to trust it (monotonic)
@@ -89,7 +90,7 @@ class Lease:
                 self._say("leader", f"{type(e).__name__}: {e}", logging.ERROR)
             if held is not None and self._clock() >= held[1]:
                 self._end(held[0], "it could not be renewed")
-            return self.ttl * random.uniform(0.1, 0.2)
+            return self._ttl() * random.uniform(0.1, 0.2)
 
     def drop(self, term: int) -> None:
         """A write of this term was refused."""
@@ -108,18 +109,18 @@ class Lease:
 
     def _ask(self) -> float:
         began = self._clock()
-        term, left = self._leases.acquire(self._holder(), self.ttl)
+        term, left = self._leases.acquire(self._holder(), self._ttl())
         if term is None:
             # When it lapses, and now and then before: it may be given back. All at once would wait for each other.
             jitter = random.uniform(0.01, 0.05)
-            return min(max(left, 0.0) + self.ttl * jitter, self.ttl * (RENEW - jitter))
+            return min(max(left, 0.0) + self._ttl() * jitter, self._ttl() * (RENEW - jitter))
         self._held = term, self._trust(began)
         self._say("leader", f"this pod leads (term {term})")
         return self._until_renewal(began)
 
     def _renew(self, term: int) -> float:
         began = self._clock()
-        if not self._leases.renew(term, self._holder(), self.ttl):
+        if not self._leases.renew(term, self._holder(), self._ttl()):
             self._end(term, "another one was faster")
             return 0.0
         with self._changing:
@@ -139,7 +140,7 @@ class Lease:
         return Holder(self._key, self._pod(), socket.gethostname(), os.getpid())
 
     def _trust(self, began: float) -> float:
-        return began + self.ttl * (1 - MARGIN)
+        return began + self._ttl() * (1 - MARGIN)
 
     def _until_renewal(self, began: float) -> float:
-        return max(0.0, began + self.ttl * RENEW * random.uniform(0.9, 1.0) - self._clock())
+        return max(0.0, began + self._ttl() * RENEW * random.uniform(0.9, 1.0) - self._clock())

@@ -2,7 +2,7 @@
 would stay in progress for as long as the pod lives: they are looked for in the database and given back.
 
 All figures change on the loop, each job's in one step: between two steps they balance exactly, whatever is under way.
-The look at the database reads all jobs, so it is made only if they do not. It goes by the courier that claims: what was
+The look at the database reads all jobs, so it is made only if they do not. It goes by the thread that claims: what was
 claimed before the question has come in by the time of the answer, and nothing is claimed in between.
 """
 
@@ -12,13 +12,13 @@ import logging
 from collections.abc import Iterator, Sequence
 
 from forge.job import Claim
-from forge.master.claiming import Claimer
-from forge.master.lanes import Lanes
-from forge.master.offers import Offers
-from forge.master.presence import Presence
-from forge.master.programs import Programs
-from forge.master.telling import counted, log
-from forge.master.writing import Writer
+from forge.master.finalizer import Finalizer
+from forge.master.pod.log import counted, log
+from forge.master.pod.presence import Presence
+from forge.master.programs.programs import Programs
+from forge.master.queues.claimer import Claimer
+from forge.master.queues.local_queues import LocalQueues
+from forge.master.queues.offers import Offers
 from forge.storage import Storage
 from forge.storage.contract import Incarnation
 
@@ -35,14 +35,14 @@ class Books:
         self,
         storage: Storage,
         presence: Presence,
-        lanes: Lanes,
+        queues: LocalQueues,
         programs: Programs,
         claimer: Claimer,
         offers: Offers,
-        writer: Writer,
+        finalizer: Finalizer,
     ) -> None:
-        self._storage, self._presence, self._lanes, self._programs = storage, presence, lanes, programs
-        self._claimer, self._offers, self._writer = claimer, offers, writer
+        self._storage, self._presence, self._queues, self._programs = storage, presence, queues, programs
+        self._claimer, self._offers, self._finalizer = claimer, offers, finalizer
         self._look_at = self._search_at = 0.0  # monotonic
         self._off: int | None = None  # at the last look: claims that are neither held nor ended
         self._accepted = 0  # so many of them are not in the database either
@@ -64,15 +64,15 @@ class Books:
             self._search(self._presence.who, self._off)
 
     def _difference(self) -> int:
-        held = self._writer.unwritten + self._programs.in_hand
-        held += sum(lane.claim_count for lane in self._lanes.staffed)
-        return self._claimer.claimed - self._writer.ended - held
+        held = self._finalizer.unwritten + self._programs.in_hand
+        held += sum(queue.claim_count for queue in self._queues.staffed)
+        return self._claimer.claimed - self._finalizer.ended - held
 
     def _held(self) -> Iterator[Claim]:
-        yield from self._writer.held()
+        yield from self._finalizer.held()
         yield from self._programs.held()
-        for lane in self._lanes.staffed:
-            yield from lane.claims()
+        for queue in self._queues.staffed:
+            yield from queue.claims()
 
     def _search(self, who: Incarnation, off: int) -> None:
         # Held now, though it may have ended by the time of the answer; or offered, and taken meanwhile.
@@ -89,7 +89,7 @@ class Books:
             self._give_back(strays)
 
         self._searching = True
-        self._claimer.courier.send(lambda: self._storage.claims_of(who.pod.id), found)
+        self._claimer.thread.send(lambda: self._storage.claims_of(who.pod.id), found)
 
     def _give_back(self, strays: Sequence[Claim]) -> None:
         if not strays:
@@ -99,4 +99,4 @@ class Books:
             f"{counted(len(strays), 'job')} had been claimed by this pod and got lost here ({which}); given back",
             level=logging.WARNING,
         )
-        self._writer.release(strays)
+        self._finalizer.release(strays)

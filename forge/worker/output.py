@@ -5,7 +5,8 @@ keeps the right one. They are ordinary text files, `io.TextIOWrapper`, upon a fi
 log, as `logging` does with a record: with the job that runs there, and written before `print` returns, so that whatever
 kills the process comes too late. Of a line that has no end yet each thread and job has its own.
 
-What is written below Python, to the descriptors 1 and 2, goes through pipes to the master: see `forge.master.outputs`.
+What is written below Python, to the descriptors 1 and 2, goes through pipes to the master: see
+`forge.master.workers.outputs`.
 """
 
 from __future__ import annotations

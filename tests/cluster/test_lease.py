@@ -61,7 +61,12 @@ def pair() -> tuple[Clock, Fake, Lease, Lease]:
     """Two pods that want to lead."""
     clock = Clock()
     fake = Fake(clock)
-    return clock, fake, Lease(fake, lambda: 1, TTL, clock=clock), Lease(fake, lambda: 2, TTL, clock=clock)
+    return (
+        clock,
+        fake,
+        Lease(fake, lambda: 1, lambda: TTL, clock=clock),
+        Lease(fake, lambda: 2, lambda: TTL, clock=clock),
+    )
 
 
 def test_the_first_to_ask_leads_and_renews_at_a_third_of_the_ttl() -> None:
@@ -179,7 +184,7 @@ def test_one_that_is_given_back_is_another_pods_at_once_and_the_log_tells(caplog
 
 
 def test_the_same_with_a_real_database(storage: Storage) -> None:
-    one, two = (Lease(storage.leases, lambda: None, 60.0) for _ in range(2))
+    one, two = (Lease(storage.leases, lambda: None, lambda: 60.0) for _ in range(2))
     one.tend()
     two.tend()
     first = one.term()

@@ -28,7 +28,7 @@ def pieces(data: bytes, step: int) -> Iterator[bytes]:
 
 def worker(words: Iterator[bytes], *, hello: bool, threads: bool) -> None:
     kind = QueueConfig(max_workers=1, worker="threads", concurrency=5) if threads else None
-    rig = readers.Workers(3 if hello else 0, settings=kind, hello=hello)
+    rig = readers.WorkerRig(3 if hello else 0, settings=kind, hello=hello)
     try:
         for piece in words:
             rig.write(piece)
@@ -39,7 +39,7 @@ def worker(words: Iterator[bytes], *, hello: bool, threads: bool) -> None:
 
 
 def zygote(words: Iterator[bytes], *, coming: bool) -> None:
-    rig = readers.Zygotes(coming=coming)
+    rig = readers.ZygoteRig(coming=coming)
     try:
         for piece in words:
             rig.write(piece)
@@ -50,7 +50,7 @@ def zygote(words: Iterator[bytes], *, coming: bool) -> None:
 
 
 def program(words: Iterator[bytes], *, reads: bool) -> None:
-    rig = readers.Pools()
+    rig = readers.PoolRig()
     try:
         for piece in words:
             if reads:

@@ -19,19 +19,23 @@ from unittest.mock import patch
 from uuid import UUID
 
 from forge import descendants
-from forge.config.model import PoolConfig, QueueConfig
+from forge.config.model import Config, PoolConfig, QueueConfig
 from forge.job import Claim, Ending, Released
-from forge.master import hearing, nursery, processes, rolling
-from forge.master.crew import Crew
-from forge.master.hearing import Hearing
-from forge.master.lanes import Lane
-from forge.master.meter import Meter
-from forge.master.nursery import Nursery
-from forge.master.places import Places
-from forge.master.pools import Child, Pool
-from forge.master.processes import Recipe, Yard
-from forge.master.questions import Desk
-from forge.master.rolling import Nurseries
+from forge.master.pod.meter import Meter
+from forge.master.pod_state import PodState
+from forge.master.programs import process_table as processes
+from forge.master.programs.places import Places
+from forge.master.programs.pools import Child, Pool
+from forge.master.programs.process_table import ProcessTable, Recipe
+from forge.master.queues.local_queue import LocalQueue
+from forge.master.workers import replies as hearing
+from forge.master.workers import zygote_process as zygote
+from forge.master.workers import zygotes as rolling
+from forge.master.workers.replies import Replies
+from forge.master.workers.requests import Requests
+from forge.master.workers.workers import Workers
+from forge.master.workers.zygote_process import ZygoteProcess
+from forge.master.workers.zygotes import Zygotes
 from forge.protocol import Lines, line_of
 
 WORKER = 4_000_001  # a pid that no process has here, being larger than the kernel gives out by default
@@ -150,7 +154,7 @@ def no_kills(*, bugs: bool = False) -> Iterator[list[int]]:
     with ExitStack() as stack:
         for name in ("kill", "killpg"):
             stack.enter_context(patch.object(os, name, lambda pid, _: killed.append(pid)))
-        for module in (descendants, nursery):
+        for module in (descendants, zygote):
             stack.enter_context(patch.object(module, "parent_of", _parent_of))
         for module in (hearing, rolling, processes) if not bugs else ():
             stack.enter_context(patch.object(module, "a_bug", _raise))
@@ -182,7 +186,7 @@ class Gone:
         return self.returncode
 
 
-class StubNursery(Nursery):
+class StubZygote(ZygoteProcess):
     """A zygote that is whoever writes to `theirs`."""
 
     def __init__(self, *, ready: bool = True) -> None:
@@ -227,7 +231,7 @@ class Books:
         assert len(found) + self.written == len(sent), (found, self.written)
 
 
-class Clerk:
+class SideThread:
     """Nobody's errands are run."""
 
     def send(self, _: Any, then: Any) -> None:
@@ -256,26 +260,30 @@ class CountingMeter(Meter):
         self._books.written += n
 
 
-class Workers:
+class WorkerRig:
     """The master's side of one worker of a queue, which has some jobs in hand."""
 
     def __init__(self, jobs: int, *, settings: QueueConfig | None = None, hello: bool = True) -> None:
         self.books, self.selector = Books(), selectors.DefaultSelector()
-        self.lane = Lane("q", settings or QueueConfig(max_workers=1), 10.0)
+        self.lane = LocalQueue("q", settings or QueueConfig(max_workers=1), 10.0)
         self.sent = claims(jobs)
-        self.crew = Crew({"q": self.lane}, self.selector, self.books.end)
-        self.nursery = StubNursery()
-        self.crew.nurseries = _Current(self.nursery)  # type: ignore[assignment]
-        storage, clerk, budgets = _Refuses(), Clerk(), NoBudgets()
-        self.desk = Desk(storage, clerk, budgets)  # type: ignore[arg-type]
-        meter = CountingMeter(self.books)
-        self.crew.hear = Hearing({"q": self.lane}, self.crew, self.books, self.desk, meter).hear  # type: ignore[arg-type]
+        self.zygote = StubZygote()
+        storage, side_thread, budgets = _Refuses(), SideThread(), NoBudgets()
+        self.requests = Requests(storage, side_thread, budgets)  # type: ignore[arg-type]
+        queues, state, zygotes, meter = (
+            {"q": self.lane},
+            PodState(Config()),
+            _Current(self.zygote),
+            CountingMeter(self.books),
+        )
+        replies = Replies(queues, state, zygotes, self.books, self.requests, meter)  # type: ignore[arg-type]
+        self.workers = Workers(queues, state, zygotes, replies, self.selector, self.books.end)  # type: ignore[arg-type]
         (self.slot,) = self.lane.slots
         ours, self.theirs = socket.socketpair()
         self.theirs.setblocking(False)
-        self.slot.open(ours, self.nursery)
+        self.slot.open(ours, self.zygote)
         self.selector.register(ours, selectors.EVENT_READ)
-        self.crew.heard(self.nursery, {"forked": self.slot.label, "serial": self.slot.serial, "pid": WORKER})
+        self.workers.heard(self.zygote, {"forked": self.slot.label, "serial": self.slot.serial, "pid": WORKER})
         if hello:
             self.write(line_of(hello=WORKER, capacity=self.lane.settings.concurrency))
             assert self.slot.ready
@@ -295,7 +303,7 @@ class Workers:
         return self.slot.channel is not None and self.slot.channel in self.selector.get_map()
 
     def read(self) -> None:
-        while self.reads and self.crew.hear(self.slot):
+        while self.reads and self.workers._hear(self.slot):
             pass
 
     @property
@@ -310,23 +318,23 @@ class Workers:
         """The process is gone: nothing stays in its hands."""
         self.theirs.close()
         self.read()
-        self.desk.tick(time.monotonic())
-        self.crew.tick(time.monotonic() + 5.0)
+        self.requests.tick(time.monotonic())
+        self.workers.tick(time.monotonic() + 5.0)
         assert not self.slot.in_hand
         self.check()
 
     def close(self) -> None:
         for slot in self.lane.all_slots():
             slot.close()
-        self.crew.outputs.close_all()
+        self.workers.outputs.close_all()
         self.theirs.close()
-        self.nursery.close()
+        self.zygote.close()
         self.selector.close()
 
 
 class _Current:
-    def __init__(self, nursery: Nursery) -> None:
-        self.current = nursery
+    def __init__(self, zygote: ZygoteProcess) -> None:
+        self.current = zygote
 
 
 class _Refuses:
@@ -334,37 +342,37 @@ class _Refuses:
         raise AssertionError(f"nobody may ask the database for {name} here")
 
 
-class Zygotes:
+class ZygoteRig:
     """The master's side of a zygote: the one that its worker and its program come from, or one that is on its way."""
 
     def __init__(self, *, coming: bool) -> None:
-        self.workers, self.pools = Workers(2), Pools()
+        self.workers, self.pools = WorkerRig(2), PoolRig()
         self.settled: list[Any] = []
-        current, self.selector = self.workers.nursery, self.workers.selector
+        current, self.selector = self.workers.zygote, self.workers.selector
         current._pids = {WORKER, PROGRAM}
         self.pools.adopt(current)
-        self.nurseries = Nurseries(current, _Settings(), self.selector, self._heard, self.settled.append)  # type: ignore[arg-type]
-        self.workers.crew.nurseries = self.nurseries
-        self.nursery = current
+        self.zygotes = Zygotes(current, _Settings(), self.selector, self._heard, self.settled.append)  # type: ignore[arg-type]
+        self.workers.workers._zygotes = self.workers.workers._replies._zygotes = self.zygotes
+        self.zygote = current
         if coming:
-            self.nursery = StubNursery(ready=False)
-            self.nurseries._coming = self.nursery, _Settings()  # type: ignore[assignment]
-            self.nurseries._watch(self.nursery)
+            self.zygote = StubZygote(ready=False)
+            self.zygotes._coming = self.zygote, _Settings()  # type: ignore[assignment]
+            self.zygotes._watch(self.zygote)
 
-    def _heard(self, nursery: Nursery, message: dict[str, Any]) -> None:
-        if not self.pools.yard.heard(nursery, message):
-            self.workers.crew.heard(nursery, message)
+    def _heard(self, zygote: ZygoteProcess, message: dict[str, Any]) -> None:
+        if not self.pools.table.heard(zygote, message):
+            self.workers.workers.heard(zygote, message)
 
     def write(self, data: bytes) -> None:
         """What the zygote says; the master reads as it comes."""
         while data and self.reads:
             with suppress(BlockingIOError):
-                data = data[self.nursery.theirs.send(data) :]
-            self.selector.get_key(self.nursery.control).data()
+                data = data[self.zygote.theirs.send(data) :]
+            self.selector.get_key(self.zygote.control).data()
 
     @property
     def reads(self) -> bool:
-        return self.nursery.control.fileno() >= 0 and self.nursery.control in self.selector.get_map()
+        return self.zygote.control.fileno() >= 0 and self.zygote.control in self.selector.get_map()
 
     def check(self) -> None:
         self.workers.check()
@@ -372,12 +380,12 @@ class Zygotes:
 
     def end(self) -> None:
         """Once its workers are gone, all they had is settled."""
-        self.pools.yard.tick(time.monotonic())
+        self.pools.table.tick(time.monotonic())
         self.workers.end()
         self.pools.check()
 
     def close(self) -> None:
-        self.nursery.close()
+        self.zygote.close()
         self.pools.close()
         self.workers.close()
 
@@ -387,35 +395,35 @@ class _Settings:
     fork_safety = "warn"
 
 
-class Pools:
+class PoolRig:
     """The master's side of a pool's child that has a job, while another one waits."""
 
     def __init__(self) -> None:
         self.books, self.log, self.selector = Books(), list[str](), selectors.DefaultSelector()
-        self.nursery = StubNursery()
-        self.yard = Yard(self.selector, self.nursery, lambda text, who: self.log.append(text))
+        self.zygote = StubZygote()
+        self.table = ProcessTable(self.selector, self.zygote, lambda text, who: self.log.append(text))
         self.sent = claims(2)
         self.places = Places(lambda _: 10, self.books.end)
         config = PoolConfig(kind="k", argv=("x",), size=1)
-        self.pool = Pool("p", config, Recipe(("x",), {}, "/"), self.yard, self.places)
+        self.pool = Pool("p", config, Recipe(("x",), {}, "/"), self.table, self.places)
         self.ends: list[tuple[int, int, int]] = []  # of each child: what it has for stdin, stdout and stderr
-        self.adopt(self.nursery)
+        self.adopt(self.zygote)
         for claim in self.sent:
             self.places.take(claim)
             self.pool.take(claim)
         self.turn()
 
-    def adopt(self, nursery: StubNursery) -> None:
+    def adopt(self, zygote: StubZygote) -> None:
         """Be the programs of that zygote."""
-        nursery.exec = self._exec  # type: ignore[method-assign,assignment]
-        self.yard.nursery = nursery
+        zygote.exec = self._exec  # type: ignore[method-assign,assignment]
+        self.table.zygote = zygote
         for child in self.pool.children():
-            child.nursery = nursery
+            child.zygote = zygote
 
     def _exec(self, number: int, _: Any, __: Any, ___: str, fds: Any) -> None:
         self.ends.append(fds)
         os.set_blocking(fds[1], False)
-        self.yard.heard(self.yard.nursery, {"started": number, "pid": PROGRAM})
+        self.table.heard(self.table.zygote, {"started": number, "pid": PROGRAM})
 
     def turn(self) -> None:
         """What the loop does: look at the clock, give jobs."""
@@ -454,5 +462,5 @@ class Pools:
         for fds in self.ends:
             for fd in fds:
                 os.close(fd)
-        self.nursery.close()
+        self.zygote.close()
         self.selector.close()

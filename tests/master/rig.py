@@ -13,8 +13,8 @@ import orjson
 
 from forge import config
 from forge.job import Claim, Ending
-from forge.master.nursery import Nursery
-from forge.master.programs import Programs
+from forge.master.programs.programs import Programs
+from forge.master.workers.zygote_process import ZygoteProcess
 
 TASKS = "from forge import Forge\napp = Forge('sqlite:///:memory:')\n\n@app.task\ndef nothing() -> None: ...\n"
 
@@ -34,25 +34,25 @@ class Rig:
             lambda queue: self.places,
             lambda text, who: self.log.append(f"{who}  {text}"),
         )
-        self.nurseries: list[Nursery] = []
+        self.zygotes: list[ZygoteProcess] = []
         self.configure(toml)
 
     def configure(self, toml: str) -> None:
         """As at the start, and as on HUP."""
         path = self.folder / "forge.toml"
         path.write_text(f'modules = ["tasks"]\n[queues.default]\n{toml}')
-        nursery = Nursery(str(path))
-        nursery.wait_until_ready()
-        self.nurseries.append(nursery)
-        self._selector.register(nursery.control, selectors.EVENT_READ, lambda: self._hear(nursery))
-        self.programs.configure(config.load(path), nursery)
+        zygote = ZygoteProcess(str(path))
+        zygote.wait_until_ready()
+        self.zygotes.append(zygote)
+        self._selector.register(zygote.control, selectors.EVENT_READ, lambda: self._hear(zygote))
+        self.programs.configure(config.load(path), zygote)
 
-    def _hear(self, nursery: Nursery) -> None:
+    def _hear(self, zygote: ZygoteProcess) -> None:
         try:
-            for message in nursery.receive():
-                self.programs.heard(nursery, message)
+            for message in zygote.receive():
+                self.programs.heard(zygote, message)
         except EOFError:
-            self._selector.unregister(nursery.control)
+            self._selector.unregister(zygote.control)
 
     def until(self, fact: Callable[[], object], within: float = 30.0) -> None:
         """Turn the loop until it holds; the time is a bound, not a measure."""
@@ -61,8 +61,8 @@ class Rig:
             assert time.monotonic() < end, (self.log, self.endings)
             for key, _ in self._selector.select(0.01):
                 key.data()
-            for nursery in self.nurseries:
-                nursery.flush()
+            for zygote in self.zygotes:
+                zygote.flush()
             self.programs.tick(time.monotonic())
 
     def enqueue(self, kind: str, payload: Any = None, **fields: Any) -> Claim:
@@ -89,8 +89,8 @@ class Rig:
     def close(self) -> None:
         self.programs.drain()
         self.programs.close()
-        for nursery in self.nurseries:
-            if nursery.control in self._selector.get_map():
-                self._selector.unregister(nursery.control)
-            nursery.close()
+        for zygote in self.zygotes:
+            if zygote.control in self._selector.get_map():
+                self._selector.unregister(zygote.control)
+            zygote.close()
         self._selector.close()

@@ -9,7 +9,8 @@ import pytest
 
 from forge.config import LimitConfig
 from forge.errors import DatabaseError
-from forge.master.budgets import Budgets
+from forge.master.news import ErrandDone, News
+from forge.master.queues.pod_budgets import PodBudgets
 from forge.storage import Storage
 from forge.storage.budgets import Ask, Limit
 from forge.storage.contract import Incarnation
@@ -25,7 +26,6 @@ class Somebody:
 
     def __init__(self, storage: Storage) -> None:
         self.who: Incarnation = storage.register("ada", ["letters"], "north", 4711)
-        self.drained: Any = None
 
 
 class Loop:
@@ -33,25 +33,25 @@ class Loop:
 
     def __init__(self, storage: Storage, **limits: LimitConfig) -> None:
         self.storage, self.now = storage, 100.0
-        self._news: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
+        self._news: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.presence = Somebody(storage)
         self.asked = 0
-        self.budgets = Budgets(storage, self._post, self.presence, limits, clock=lambda: self.now)  # type: ignore[arg-type]
         self.came: list[str] = []
-        self.budgets.on_tokens = self.came.append
+        told = self.came.append
+        self.budgets = PodBudgets(storage, self._post, self.presence, limits, told, clock=lambda: self.now)  # type: ignore[arg-type]
 
-    def _post(self, *news: Any) -> None:
+    def _post(self, news: News) -> None:
         self._news.put(news)
 
     @property
     def pending(self) -> int:
-        return self.budgets._courier.busy
+        return self.budgets._thread.busy
 
     def turn(self) -> None:
         """Until every request is back."""
         while self.pending:
-            _, courier, then, answer, error = self._news.get(timeout=30)
-            courier.is_back(then, answer, error)
+            done: ErrandDone = self._news.get(timeout=30)
+            done.thread.take_in(done)
             self.asked += 1
 
     def tick(self) -> None:
@@ -203,8 +203,8 @@ def test_a_drain_empties_the_budget_for_all_pods(loop: Loop) -> None:
     assert loop.tokens() == 0
     assert loop.acquire() == (60.0, None)
     assert other.budgets.reserve("mail", 1) == 1, "until it hears of it"
-    other.presence.drained("mail")
-    other.presence.drained("of no interest")
+    other.budgets.drained("mail")
+    other.budgets.drained("of no interest")
     assert other.budgets.reserve("mail", 1) == 0
     other.turn()
     assert other.acquire() == (60.0, None)

@@ -9,9 +9,11 @@ from typing import Any, cast
 
 import pytest
 
+from forge.config import Config
 from forge.job import Claim
-from forge.master.claiming import LEAST_BYTES, MOST_HELD, Claimer
-from forge.master.lanes import Lane
+from forge.master.pod_state import PodState
+from forge.master.queues.claimer import LEAST_BYTES, MOST_HELD, Claimer
+from forge.master.queues.local_queue import LocalQueue
 from forge.storage.low_water import MOST_BYTES, LowWater
 
 from .test_lanes import claims, lane
@@ -22,7 +24,7 @@ MIB = 1024 * 1024
 
 
 class Looked:
-    """Stands where the storage does, and the courier: an errand is run at once."""
+    """Stands where the storage does, and the thread: an errand is run at once."""
 
     def __init__(self, seconds: float | None, error: str | None = None) -> None:
         self._answer = seconds, error
@@ -43,10 +45,21 @@ class Looked:
         self.outages.append(error)
 
 
-def claimer(storage: Any = None, **lanes: Lane) -> Any:
-    parts = [storage, None, storage, None, SimpleNamespace(), SimpleNamespace(), lanes, None]
-    made: Any = Claimer(*cast(Any, parts))
-    made.courier = storage
+def claimer(storage: Any = None, **lanes: LocalQueue) -> Any:
+    nobody = SimpleNamespace(take=lambda claims: claims)
+    made: Any = Claimer(
+        storage,
+        cast(Any, None),
+        state=PodState(Config()),
+        presence=storage,
+        zygotes=cast(Any, None),
+        queues=lanes,
+        programs=cast(Any, nobody),
+        finalizer=cast(Any, None),
+        budgets=cast(Any, None),
+        meter=cast(Any, None),
+    )
+    made.thread = storage
     return made
 
 
@@ -73,7 +86,7 @@ def test_a_look_that_fails_is_told_as_an_outage_and_one_under_way_is_not_joined_
     assert len(database.looks) == 2
 
 
-def heavy(made: Any, each: Lane, size: int) -> Lane:
+def heavy(made: Any, each: LocalQueue, size: int) -> LocalQueue:
     """A lane that holds so many bytes, in jobs of 1 MiB."""
     each.claimed(claims(size // MIB, b" " * MIB), 1, 1)
     each.weigh_in(size // MIB, size)
@@ -84,7 +97,7 @@ def heavy(made: Any, each: Lane, size: int) -> Lane:
 def test_a_queue_that_holds_as_much_as_it_may_claims_nothing_and_waits_for_its_jobs_to_end() -> None:
     made, full, other = claimer(), lane(1), lane(1)
     heavy(made, full, MOST_HELD - LEAST_BYTES + MIB)
-    full.busy, full.room = True, 10
+    full.more_waits, full.room = True, 10
     assert made._most_bytes(full, 1.0) == 0
     assert full.next_look() is None, "else the loop would not rest"
     assert made._most_bytes(other, 1.0) == MOST_BYTES, "and nobody else feels it"
@@ -130,7 +143,7 @@ class Claims(Looked):
 def test_jobs_that_were_given_back_are_looked_for_in_front_of_the_marks_however_dear_that_is() -> None:
     database, each = Claims(), lane(1)
     made = claimer(database, q=each)
-    made._meter, made._nurseries = database, SimpleNamespace(current=SimpleNamespace(kinds={}))
+    made._meter, made._zygotes = database, SimpleNamespace(current=SimpleNamespace(kinds={}))
 
     def claim() -> bool:
         each.wake()
@@ -138,5 +151,5 @@ def test_jobs_that_were_given_back_are_looked_for_in_front_of_the_marks_however_
         return database.whole[-1]
 
     assert [claim() for _ in range(3)] == [True, False, False]
-    each.given_back = True
+    each.jobs_came_back()
     assert [claim() for _ in range(2)] == [True, False]

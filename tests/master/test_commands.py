@@ -13,7 +13,7 @@ import pytest
 
 from forge.config import CommandConfig, CommandsConfig
 from forge.job import Claim, Dead, Done, Ending, Failed
-from forge.master.commands import Wrong, order_of
+from forge.master.programs.commands import Wrong, order_of
 
 from .conftest import alive
 from .rig import Rig
@@ -260,7 +260,7 @@ def test_two_hundred_commands_leave_no_descriptor_and_no_zombie(rig: Rig) -> Non
         return len(os.listdir("/proc/self/fd"))
 
     assert isinstance(sh(rig, "true").outcome, Done)
-    zygote = rig.nurseries[0].process.pid
+    zygote = rig.zygotes[0].process.pid
     before, before_there = open_files(), len(os.listdir(f"/proc/{zygote}/fd"))
     claims = [rig.enqueue("cmd_exec", {"argv": ["true"]}) for _ in range(200)]
     assert all(isinstance(rig.ending(claim).outcome, Done) for claim in claims)

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.impl_free
 BEAT = "with me as ("  # how the statement of an idle pod's beat begins
 # A master that takes its hands for full, and looks who else is there, sooner. In all else it is a real one.
 HASTY = """
-import forge.cli.master, forge.master.wakes as wakes
+import forge.cli.master, forge.master.queues.wake_switch as wakes
 wakes.SATURATED_FOR, wakes.CHANGE_EVERY, wakes.LOOK_EVERY = 0.2, 0.2, 0.5
 raise SystemExit(forge.cli.master.main())
 """

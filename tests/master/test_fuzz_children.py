@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from forge.config.model import QueueConfig
 from forge.job import Line, NewJob
-from forge.master import questions
-from forge.master.checking import schedule
+from forge.master.message_checks import schedule
+from forge.master.workers import requests as questions
 from forge.protocol import new_job_of, record_of
 from forge.storage.schedules import NewSchedule
 
@@ -31,9 +31,9 @@ from .readers import (
     WORKER_LINES,
     ZYGOTE,
     ZYGOTE_LINES,
-    Pools,
-    Workers,
-    Zygotes,
+    PoolRig,
+    WorkerRig,
+    ZygoteRig,
     no_kills,
 )
 
@@ -103,7 +103,7 @@ fuzz = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCh
 def test_a_worker_may_say_anything(pieces: list[bytes], hello: bool, threads: bool) -> None:
     kind = QueueConfig(max_workers=1, worker="threads", concurrency=5) if threads else None
     with no_kills() as killed:
-        rig = Workers(3 if hello else 0, settings=kind, hello=hello)
+        rig = WorkerRig(3 if hello else 0, settings=kind, hello=hello)
         for piece in pieces:
             rig.write(piece)
             rig.check()
@@ -117,7 +117,7 @@ def test_a_worker_may_say_anything(pieces: list[bytes], hello: bool, threads: bo
 @given(pieces=streams(ZYGOTE_LINES), coming=st.booleans())
 def test_a_zygote_may_say_anything(pieces: list[bytes], coming: bool) -> None:
     with no_kills() as killed:
-        rig = Zygotes(coming=coming)
+        rig = ZygoteRig(coming=coming)
         for piece in pieces:
             rig.write(piece)
             rig.check()
@@ -129,9 +129,9 @@ def test_a_zygote_may_say_anything(pieces: list[bytes], coming: bool) -> None:
 def test_a_zygote_that_names_a_process_that_is_not_its_own_is_killed_and_not_that_process() -> None:
     for message in ({"forked": "q/9", "serial": 1, "pid": os.getpid()}, {"started": 1, "pid": os.getpid()}):
         with no_kills() as killed:
-            rig = Zygotes(coming=False)
+            rig = ZygoteRig(coming=False)
             rig.write(json.dumps(message).encode() + b"\n")
-            assert rig.nursery.gone and rig.nursery.process.killed
+            assert rig.zygote.gone and rig.zygote.process.killed
             rig.end()
             rig.close()
         assert os.getpid() not in killed
@@ -139,7 +139,7 @@ def test_a_zygote_that_names_a_process_that_is_not_its_own_is_killed_and_not_tha
 
 def test_a_worker_that_says_to_be_another_process_is_killed_and_not_that_process() -> None:
     with no_kills() as killed:
-        rig = Workers(0, hello=False)
+        rig = WorkerRig(0, hello=False)
         rig.write(b'{"hello":%d,"capacity":1}\n' % os.getpid())
         assert not rig.slot.ready and rig.slot.killed_for is not None
         rig.close()
@@ -148,13 +148,13 @@ def test_a_worker_that_says_to_be_another_process_is_killed_and_not_that_process
 
 def test_a_worker_may_greet_before_the_zygote_has_told_of_it() -> None:
     with no_kills() as killed:
-        rig = Workers(0, hello=False)
+        rig = WorkerRig(0, hello=False)
         rig.slot.pid = 0
         rig.write(b'{"hello":%d,"capacity":1}\n' % WORKER)
         assert rig.slot.greeted_as and not rig.slot.ready
-        rig.crew.heard(rig.nursery, {"forked": "q/0", "serial": rig.slot.serial, "pid": WORKER})
+        rig.workers.heard(rig.zygote, {"forked": "q/0", "serial": rig.slot.serial, "pid": WORKER})
         assert rig.lane.slots[0].ready and not killed
-        rig.crew.heard(rig.nursery, {"forked": "q/0", "serial": 77, "pid": PROGRAM})  # of one that nobody waits for
+        rig.workers.heard(rig.zygote, {"forked": "q/0", "serial": 77, "pid": PROGRAM})  # of one that nobody waits for
         assert killed == [PROGRAM]
         rig.close()
 
@@ -163,7 +163,7 @@ def test_a_worker_may_greet_before_the_zygote_has_told_of_it() -> None:
 @given(pieces=streams(PROGRAM_LINES), reads=st.lists(st.booleans(), min_size=10, max_size=10))
 def test_a_program_may_write_anything(pieces: list[bytes], reads: list[bool]) -> None:
     with no_kills() as killed:
-        rig = Pools()
+        rig = PoolRig()
         for piece, read in zip(pieces, reads, strict=False):
             if read:
                 rig.read_job()
@@ -180,7 +180,7 @@ def test_a_program_may_write_anything(pieces: list[bytes], reads: list[bool]) ->
 def test_a_program_may_nest_what_it_writes_as_deep_as_it_likes(status: str, field: str) -> None:
     line = b'{"status":"%b","%b":%b}\n' % (status.encode(), field.encode(), deep(1000))
     with no_kills():
-        rig = Pools()
+        rig = PoolRig()
         rig.read_job()
         rig.write(line)
         rig.check()
@@ -189,7 +189,7 @@ def test_a_program_may_nest_what_it_writes_as_deep_as_it_likes(status: str, fiel
 
 def test_the_end_of_a_line_that_has_none_costs_no_job_that_was_done_before_it() -> None:
     with no_kills() as killed:
-        rig = Workers(3)
+        rig = WorkerRig(3)
         rig.write(DONE + b"x" * (17 * 1024 * 1024))
         assert killed == [WORKER] and len(rig.books.endings) == 2
         rig.end()
@@ -199,8 +199,8 @@ def test_the_end_of_a_line_that_has_none_costs_no_job_that_was_done_before_it() 
 def test_an_error_that_nobody_expected_costs_one_child_and_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     with no_kills(bugs=True) as killed:
         for _ in range(2):
-            rig = Workers(1)
-            rig.desk.progress = lambda *_: 1 / 0  # type: ignore[method-assign,assignment]
+            rig = WorkerRig(1)
+            rig.requests.progress = lambda *_: 1 / 0  # type: ignore[method-assign,assignment]
             rig.write(json.dumps(WORKER_LINES[11]).encode() + b"\n")
             rig.end()
             rig.close()
@@ -257,7 +257,7 @@ def test_what_keeps_to_the_rules_is_taken_as_it_was_meant() -> None:
 )
 def test_a_job_that_cannot_be_stored_is_refused_and_its_worker_lives(field: str, value: object) -> None:
     with no_kills() as killed:
-        rig = Workers(1)
+        rig = WorkerRig(1)
         record = {"id": "0" * 32, "kind": "k", "payload": 1, field: value}
         rig.write(orjson.dumps({"ask": 5, "for": "enqueue", "jobs": [record]}) + b"\n")
         rig.slot.flush()
@@ -270,7 +270,7 @@ def test_a_job_that_cannot_be_stored_is_refused_and_its_worker_lives(field: str,
 def test_a_worker_that_asks_and_never_listens_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(questions, "MAX_LINE", 100_000)
     with no_kills() as killed:
-        rig = Workers(1)
+        rig = WorkerRig(1)
         line = orjson.dumps({"ask": 5, "for": "enqueue", "jobs": [{"id": "x" * 60, "kind": "k", "payload": 1}]}) + b"\n"
         while not killed:
             rig.write(line * 100)

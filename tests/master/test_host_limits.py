@@ -16,7 +16,7 @@ import pytest
 
 from forge import config, host_limits
 from forge.errors import ConfigError
-from forge.master import processes
+from forge.master.programs import process_table as processes
 from tests.master import conftest
 from tests.master.conftest import Pod, Project, eventually
 from tests.master.rig import Rig

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from forge.config import Config
-from forge.master.identity import own_label, short_id
+from forge.master.pod.identity import own_label, short_id
 from forge.storage import open_storage
 
 from .conftest import Project

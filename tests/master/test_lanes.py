@@ -9,8 +9,8 @@ import pytest
 
 from forge.config import QueueConfig
 from forge.job import Claim
-from forge.master.lanes import BYTES_AHEAD, MOST_AHEAD, Lane
-from forge.master.slots import Slot
+from forge.master.queues.local_queue import BYTES_AHEAD, MOST_AHEAD, LocalQueue
+from forge.master.workers.slot import Slot
 
 numbers = itertools.count(1)
 
@@ -19,8 +19,8 @@ def claims(n: int, payload: bytes = b"{}") -> list[Claim]:
     return [Claim(0, None, UUID(int=next(numbers)), 1, "q", "k", payload, 1, 5, 600, False, False) for _ in range(n)]
 
 
-def lane(workers: int, took: float | None = None) -> Lane:
-    made = Lane("q", QueueConfig(max_workers=workers), 10.0)
+def lane(workers: int, took: float | None = None) -> LocalQueue:
+    made = LocalQueue("q", QueueConfig(max_workers=workers), 10.0)
     for slot in made.slots:
         slot.ready = True
     if took is not None:
@@ -109,10 +109,10 @@ def test_what_a_lane_holds_is_weighed_once_a_large_payload_has_come_and_until_it
     assert made.weight(1.0) == light + 100_000
     made.dispatch(1.0)
     assert not made.waiting and made.slots[0].in_hand
-    made.taken_bytes = 7_000_000
+    made._in_programs.bytes["q"] = 7_000_000
     assert made.weight(2.0) == light + 7_100_000, "what workers and programs have counts as well"
     made.slots[0].in_hand.clear()
-    made.taken_bytes = 0
+    made._in_programs.bytes["q"] = 0
     assert made.weight(3.0) == 0
     assert not made.heavy
 
@@ -126,7 +126,7 @@ def test_a_claim_is_for_no_more_jobs_than_its_bytes_are_enough_for() -> None:
 
 def test_short_jobs_are_claimed_before_the_last_one_that_waits_is_gone() -> None:
     made = lane(8, took=0.002)  # two each, and five more for each in the master's hands
-    made.busy = True
+    made.more_waits = True
     assert made.wanted(0.0) == 8 * (2 + 5)
     made.claimed(claims(56), 56, 56)
     made.dispatch(0.0)
@@ -140,7 +140,7 @@ def test_short_jobs_are_claimed_before_the_last_one_that_waits_is_gone() -> None
 @pytest.mark.parametrize("took", [None, 1.0])
 def test_long_jobs_and_unknown_ones_are_claimed_when_a_worker_is_free_for_them(took: float | None) -> None:
     made = lane(8, took)
-    made.busy = True
+    made.more_waits = True
     assert made.wanted(0.0) == 8
     made.claimed(claims(8), 8, 8)
     made.dispatch(0.0)

@@ -12,9 +12,10 @@ import pytest
 
 from forge.errors import DatabaseError
 from forge.job import Cancelled, Claim, Dead, Done, Ending, Failed, Released, Snooze, Status, Throttled
-from forge.master.meter import AT_LEAST, EVERY, Meter, Metering, Processes
-from forge.master.vitals import Vitals, use_of
-from forge.master.writing import Writer
+from forge.master.finalizer import Finalizer
+from forge.master.news import ErrandDone
+from forge.master.pod.meter import AT_LEAST, EVERY, Meter, Metering, Processes
+from forge.master.pod.process_use import Vitals, use_of
 from forge.storage import Storage, open_storage
 from forge.storage.contract import Incarnation
 from forge.storage.metrics import Report, Taken
@@ -68,22 +69,19 @@ class Quiet:
 
 
 def write(storage: Storage, endings: list[Ending], plain: list[Ending]) -> Meter:
-    """Have a writer write them, and answer what it counted."""
-    meter, news = Meter(), list[tuple[Any, ...]]()
-    writer = Writer(storage, lambda *parts: news.append(parts), cast(Any, Quiet()), lambda *_: None, meter)
+    """Have a finalizer write them, and answer what it counted."""
+    meter, news = Meter(), list[Any]()
+    finalizer = Finalizer(storage, news.append, cast(Any, Quiet()), lambda *_: None, lambda: None, meter)
     if plain:
-        writer.done(plain)
+        finalizer.done(plain)
     for ending in endings:
-        writer.end(ending)
-    writer.start()
-    writer.flush(3)
+        finalizer.end(ending)
+    finalizer.start()
+    finalizer.flush(3)
     assert counted(meter) == {}, "what is not written does not count"
-    while not any(kind == "back" for kind, *_ in news):
-        eventually(lambda: news)
-        if news[0][0] != "back":
-            news.pop(0)
-    _, courier, then, answer, error = news[0]
-    courier.is_back(then, answer, error)
+    eventually(lambda: any(isinstance(each, ErrandDone) for each in news))
+    done = next(each for each in news if isinstance(each, ErrandDone))
+    done.thread.take_in(done)
     return meter
 
 

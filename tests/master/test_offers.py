@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from forge.job import Claim, Pod
-from forge.master.offers import Offers
+from forge.master.queues.offers import Offers
 from forge.storage.contract import Incarnation
 
 from .conftest import Project, eventually
@@ -130,11 +130,11 @@ def test_a_job_may_come_before_the_word_that_its_offer_stands() -> None:
     errands: list[Any] = []
     ran: list[Claim] = []
     claimer = SimpleNamespace(
-        courier=SimpleNamespace(send=lambda _, then: errands.append(then)), pushed=ran.append, give_back=lambda _: None
+        thread=SimpleNamespace(send=lambda _, then: errands.append(then)), pushed=ran.append, give_back=lambda _: None
     )
     who = Incarnation(Pod(7, "", "", 1, ("default",), datetime.now(UTC), datetime.now(UTC)))
     found = Offers(SimpleNamespace(offer=lambda *_: True), SimpleNamespace(who=who), claimer)  # type: ignore[arg-type]
-    lane: Any = SimpleNamespace(queue="default", idle=True)
+    lane: Any = SimpleNamespace(name="default", idle=True)
     found.listening("here")
     for n in (1, 2):
         found.look(lane, 1.0, float(n))

@@ -13,8 +13,8 @@ import orjson
 import pytest
 
 from forge.errors import ConfigError, ExitCode, LockedError
-from forge.master.notify import Notifier
-from forge.master.pidfile import PidFile
+from forge.master.pod.pid_file import PidFile
+from forge.master.pod.systemd import Systemd
 from tests.master.conftest import Project, eventually
 
 pytestmark = pytest.mark.impl_free
@@ -98,7 +98,7 @@ def test_a_second_master_with_the_same_pid_file_is_refused_with_5(project: Proje
 # -- systemd
 
 
-class Systemd:
+class NotifySocket:
     """The other end of $NOTIFY_SOCKET."""
 
     def __init__(self, address: str) -> None:
@@ -124,75 +124,80 @@ class Systemd:
 
 
 @pytest.fixture(params=["path", "abstract"])
-def systemd(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Systemd]:
-    made = Systemd(str(tmp_path / "notify") if request.param == "path" else f"@forge-test-{os.getpid()}")
+def notify_socket(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[NotifySocket]:
+    made = NotifySocket(str(tmp_path / "notify") if request.param == "path" else f"@forge-test-{os.getpid()}")
     yield made
     made.close()
 
 
 def test_without_the_variable_nothing_is_said() -> None:
-    notifier = Notifier({"NOTIFY_SOCKET": "", "WATCHDOG_USEC": "1000"})
-    notifier.ready("4 workers")
-    notifier.alive(1.0)
-    notifier.close()
+    systemd = Systemd({"NOTIFY_SOCKET": "", "WATCHDOG_USEC": "1000"})
+    systemd.ready("4 workers")
+    systemd.alive(1.0)
+    systemd.close()
 
 
-def test_what_is_said_to_systemd(systemd: Systemd) -> None:
-    env = {"NOTIFY_SOCKET": systemd.address, "WATCHDOG_USEC": "3000000", "WATCHDOG_PID": str(os.getpid()), "HOME": "/"}
-    notifier = Notifier(env)
+def test_what_is_said_to_systemd(notify_socket: NotifySocket) -> None:
+    env = {
+        "NOTIFY_SOCKET": notify_socket.address,
+        "WATCHDOG_USEC": "3000000",
+        "WATCHDOG_PID": str(os.getpid()),
+        "HOME": "/",
+    }
+    systemd = Systemd(env)
     assert env == {"HOME": "/"}, "children must not speak for the master"
-    notifier.ready("4 workers")
-    notifier.status("4 workers")
-    notifier.status("3 workers")
-    notifier.reloading()
-    notifier.stopping()
-    heard = systemd.listen()
+    systemd.ready("4 workers")
+    systemd.status("4 workers")
+    systemd.status("3 workers")
+    systemd.reloading()
+    systemd.stopping()
+    heard = notify_socket.listen()
     clock = next(line for line in heard if line.startswith("MONOTONIC_USEC="))
     assert heard == [
         *("READY=1", "STATUS=4 workers", "STATUS=3 workers"),
         *("RELOADING=1", clock, "STATUS=reloading"),
         *("STOPPING=1", "STATUS=stopping"),
     ]
-    notifier.close()
+    systemd.close()
 
 
-def test_the_watchdog_is_fed_at_half_its_time(systemd: Systemd) -> None:
-    notifier = Notifier({"NOTIFY_SOCKET": systemd.address, "WATCHDOG_USEC": "3000000"})
+def test_the_watchdog_is_fed_at_half_its_time(notify_socket: NotifySocket) -> None:
+    systemd = Systemd({"NOTIFY_SOCKET": notify_socket.address, "WATCHDOG_USEC": "3000000"})
     fed = []
     for now in (100.0, 100.1, 101.4, 101.5, 102.9, 103.0):
-        notifier.alive(now)
-        fed.append(len(systemd.listen()))
+        systemd.alive(now)
+        fed.append(len(notify_socket.listen()))
     assert fed == [1, 1, 1, 2, 2, 3]
-    assert notifier.due == 104.5
-    notifier.close()
-
-
-def test_a_watchdog_meant_for_another_process_is_not_fed(systemd: Systemd) -> None:
-    notifier = Notifier({"NOTIFY_SOCKET": systemd.address, "WATCHDOG_USEC": "3000000", "WATCHDOG_PID": "1"})
-    notifier.alive(100.0)
-    assert systemd.listen() == []
-    notifier.close()
-
-
-def test_a_listener_that_is_gone_does_not_matter(systemd: Systemd) -> None:
-    notifier = Notifier({"NOTIFY_SOCKET": systemd.address})
+    assert systemd.due == 104.5
     systemd.close()
-    notifier.ready("4 workers")
-    notifier.close()
 
 
-def test_systemd_hears_of_a_masters_life(project: Project, systemd: Systemd) -> None:
-    project.env |= {"NOTIFY_SOCKET": systemd.address, "WATCHDOG_USEC": "200000"}
+def test_a_watchdog_meant_for_another_process_is_not_fed(notify_socket: NotifySocket) -> None:
+    systemd = Systemd({"NOTIFY_SOCKET": notify_socket.address, "WATCHDOG_USEC": "3000000", "WATCHDOG_PID": "1"})
+    systemd.alive(100.0)
+    assert notify_socket.listen() == []
+    systemd.close()
+
+
+def test_a_listener_that_is_gone_does_not_matter(notify_socket: NotifySocket) -> None:
+    systemd = Systemd({"NOTIFY_SOCKET": notify_socket.address})
+    notify_socket.close()
+    systemd.ready("4 workers")
+    systemd.close()
+
+
+def test_systemd_hears_of_a_masters_life(project: Project, notify_socket: NotifySocket) -> None:
+    project.env |= {"NOTIFY_SOCKET": notify_socket.address, "WATCHDOG_USEC": "200000"}
     pod = project.start()
-    systemd.hears("READY=1")
-    assert "STATUS=4 workers, 0 jobs running" in systemd.listen()
-    eventually(lambda: systemd.listen().count("WATCHDOG=1") >= 3)
+    notify_socket.hears("READY=1")
+    assert "STATUS=4 workers, 0 jobs running" in notify_socket.listen()
+    eventually(lambda: notify_socket.listen().count("WATCHDOG=1") >= 3)
     for child in pod.children():
         assert b"NOTIFY_SOCKET=" not in Path(f"/proc/{child}/environ").read_bytes()
     project.enqueue("slow", 1, 600)
-    systemd.hears("STATUS=4 workers, 1 job running")
+    notify_socket.hears("STATUS=4 workers, 1 job running")
     pod.process.send_signal(signal.SIGQUIT)
-    systemd.hears("STOPPING=1")
+    notify_socket.hears("STOPPING=1")
     assert pod.process.wait(60) == 0
 
 

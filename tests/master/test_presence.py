@@ -7,8 +7,11 @@ from typing import Any, cast
 import pytest
 
 from forge.config import Config
+from forge.fence import Fence
 from forge.job import Pod
-from forge.master.presence import ASK_EVERY, Presence
+from forge.master.news import Beat, CancelsFound, LookDue
+from forge.master.pod.presence import ASK_EVERY, Presence
+from forge.master.pod_state import PodState
 from forge.storage import Storage
 from forge.storage.contract import Incarnation
 
@@ -26,8 +29,9 @@ class Pokes(list[float]):
 
 @pytest.fixture
 def presence() -> Any:
-    found: Any = Presence(cast(Any, None), cast(Any, None), Config(), lambda *_: None)
-    found._beater, found.holding = Pokes(), True
+    found: Any = Presence(cast(Any, None), cast(Any, None), PodState(Config()), Fence(), lambda _: None)
+    found._heartbeat = Pokes()
+    found._state.note_held(True)
     found.who = Incarnation(Pod(7, "here", "localhost", 1, ("default",), cast(Any, None), cast(Any, None)))
     return found
 
@@ -35,23 +39,23 @@ def presence() -> Any:
 def test_a_wake_up_right_after_a_question_leads_to_another_one_a_little_later(presence: Any) -> None:
     for now in (100.0, 100.1, 100.2, 100.24):
         presence.woken({"*"}, now)
-    assert presence._beater == [100.0, 100.0 + ASK_EVERY], "the second answers for the third and the fourth too"
+    assert presence._heartbeat == [100.0, 100.0 + ASK_EVERY], "the second answers for the third and the fourth too"
     presence.woken({"*"}, 100.3)
-    assert presence._beater[2:] == [100.0 + 2 * ASK_EVERY]
+    assert presence._heartbeat[2:] == [100.0 + 2 * ASK_EVERY]
     presence.woken({"*"}, 200.0)
-    assert presence._beater[3:] == [200.0]
+    assert presence._heartbeat[3:] == [200.0]
 
 
 def test_a_wake_up_for_this_pod_is_a_question_at_once_and_one_for_another_is_none(presence: Any) -> None:
     presence.woken({"cancel:7"}, 100.0)
     presence.woken({"cancel:8", "default"}, 100.0)
-    assert presence._beater == [0.0]
+    assert presence._heartbeat == [0.0]
 
 
 def test_nobody_asks_for_jobs_that_are_not_there(presence: Any) -> None:
-    presence.holding = False
+    presence._state.note_held(False)
     presence.woken({"*"}, 100.0)
-    assert presence._beater == []
+    assert presence._heartbeat == []
 
 
 class Asked:
@@ -67,15 +71,16 @@ class Asked:
 
 
 def test_the_heart_is_asked_for_nothing_whose_cost_grows_with_the_jobs_there_have_been(storage: Storage) -> None:
-    news: list[str] = []
+    news: list[type[object]] = []
     heart: Any = Asked(storage)
     config = Config(database=storage.url, heartbeat=0.02, poll_interval=0.02)
-    presence = Presence(storage, heart, config, lambda kind, *_: news.append(kind))
+    state = PodState(config)
+    presence = Presence(storage, heart, state, Fence(), lambda each: news.append(type(each)))
     presence.start(["default"])
-    presence.idle = ["default"]
-    eventually(lambda: news.count("look") > 5 and news.count("beat") > 5)
-    presence.holding = True
-    presence._beater.poke()
-    eventually(lambda: "cancels" in news and "pulse" in heart.asked)
+    state.note_idle(["default"])
+    eventually(lambda: news.count(LookDue) > 5 and news.count(Beat) > 5)
+    state.note_held(True)
+    presence._heartbeat.poke()
+    eventually(lambda: CancelsFound in news and "pulse" in heart.asked)
     presence.stop()
     assert heart.asked <= {"pulse", "shares", "cancel_requests"}

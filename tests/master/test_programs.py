@@ -356,13 +356,13 @@ def test_a_new_configuration_replaces_children_as_their_jobs_end(rig: Rig, ledge
     rig.until(lambda: rig.programs.places.running["default"] == 2)
     lost = rig.enqueue("other", {"do": "ok"})
     rig.configure(pool("perl", "perl", BROKEN, size=3))
-    rig.nurseries[0].tell("retire")
+    rig.zygotes[0].tell("retire")
     assert rig.ending(running).result == str(before).encode()
     assert all(isinstance(rig.ending(claim).outcome, Done) for claim in waiting)
     assert isinstance(rig.ending(lost).outcome, Released)  # its kind is not served any more
     assert len({rig.ending(rig.enqueue("perl", {"do": "ok"})).result for _ in range(2)} - {str(before).encode()}) >= 1
     rig.until(lambda: not alive(before) and not alive(other))
-    rig.until(lambda: rig.nurseries[0].process.poll() is not None)  # the old zygote leaves after its last child
+    rig.until(lambda: rig.zygotes[0].process.poll() is not None)  # the old zygote leaves after its last child
     assert not rig.says("killed")
 
 
@@ -370,7 +370,7 @@ def test_when_the_zygote_is_killed_its_programs_go_and_their_jobs_go_back(rig: R
     pid = pid_of(rig)
     claim = rig.enqueue("perl", {"do": "hang"})
     rig.until(lambda: any(child.unread() == 0 for child in rig.programs._running()))  # it has read the job
-    os.kill(rig.nurseries[0].process.pid, signal.SIGKILL)
+    os.kill(rig.zygotes[0].process.pid, signal.SIGKILL)
     outcome = rig.ending(claim).outcome
     assert isinstance(outcome, Released) and not outcome.crashed
     rig.until(lambda: not alive(pid))

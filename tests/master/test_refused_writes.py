@@ -14,8 +14,9 @@ import pytest
 
 from forge.errors import DatabaseError
 from forge.job import Claim, Dead, Done, Ending, Failed, Snooze, Status
-from forge.master.batch import Batch
-from forge.master.writing import Writer
+from forge.master.ending_batch import EndingBatch
+from forge.master.finalizer import Finalizer
+from forge.master.news import News
 from forge.storage import Storage, open_storage
 from tests.storage.helpers import plain_job
 
@@ -71,7 +72,7 @@ def test_one_ending_that_breaks_the_batch_fails_its_own_job_alone(storage: Stora
     endings[7] = Ending(found[7], Failed(404))  # type: ignore[arg-type]
     endings[8] = Ending(found[8], Snooze("abc"))  # type: ignore[arg-type]
     endings[30] = Ending(found[30], Dead(["a"]))  # type: ignore[arg-type]
-    batch = Batch(storage, endings, 3)
+    batch = EndingBatch(storage, endings, 3)
     batch()
     assert (batch.stale, batch.left, batch.apart) == ([], [], [])
     jobs = storage.get([claim.id for claim in found])
@@ -94,7 +95,7 @@ def test_a_database_that_comes_back_between_a_refusal_and_the_check_makes_no_end
         return finalize(*args, **more)
 
     monkeypatch.setattr(storage, "finalize", losing)
-    batch = Batch(storage, [Ending(claim, Done())], 3)
+    batch = EndingBatch(storage, [Ending(claim, Done())], 3)
     batch()
     assert (batch.stale, batch.left, batch.apart, batch.refused) == ([], [], [], [])
     assert storage.get([claim.id])[claim.id].status is Status.DONE
@@ -111,7 +112,7 @@ def test_what_can_be_written_can_be_tried_and_leaves_nothing(storage: Storage) -
 def test_a_database_that_takes_no_writes_keeps_every_ending_until_it_does(url: str, pg_server: str) -> None:
     with open_storage(url) as storage:
         found = claims(storage, 5)
-        batch = Batch(storage, [Ending(claim, Done(), result=b'"%s"' % (b"x" * 50_000)) for claim in found], 3)
+        batch = EndingBatch(storage, [Ending(claim, Done(), result=b'"%s"' % (b"x" * 50_000)) for claim in found], 3)
         with refusing(url, pg_server):
             eventually(lambda: refuses(storage))
             for _ in range(5):
@@ -159,37 +160,37 @@ def test_an_ending_that_cannot_be_written_at_all_is_kept_and_tried_again(
 ) -> None:
     found = claims(storage, 3)
     stubborn = Stubborn(storage, found[1])
-    news: list[tuple[Any, ...]] = []
+    news: list[Any] = []
     came = threading.Event()
 
-    def post(*parts: Any) -> None:
-        news.append(parts)
+    def post(each: News) -> None:
+        news.append(each)
         came.set()
 
-    writer = Writer(cast(Any, stubborn), post, cast(Any, Pod()), lambda *_: None)
-    writer.start()
+    finalizer = Finalizer(cast(Any, stubborn), post, cast(Any, Pod()), lambda *_: None, lambda: None)
+    finalizer.start()
 
     def turn() -> bool:
-        writer.flush(3)
+        finalizer.flush(3)
         came.wait(0.05)
         came.clear()
         while news:
-            _, courier, then, answer, error = news.pop(0)
-            courier.is_back(then, answer, error)
+            done = news.pop(0)
+            done.thread.take_in(done)
         return False
 
     for claim in found:
-        writer.end(Ending(claim, Done()))
-    eventually(lambda: turn() or writer.unwritten == 1)
-    assert writer.ended == 2
-    assert list(writer.held()) == [found[1]]
+        finalizer.end(Ending(claim, Done()))
+    eventually(lambda: turn() or finalizer.unwritten == 1)
+    assert finalizer.ended == 2
+    assert list(finalizer.held()) == [found[1]]
     for _ in range(5):
         turn()
-    assert writer.unwritten == 1
+    assert finalizer.unwritten == 1
     assert caplog.text.count("the database refuses it: no such number") == 1
     stubborn.refusing = False
-    eventually(lambda: turn() or not writer.unwritten)
-    assert writer.ended == 3
+    eventually(lambda: turn() or not finalizer.unwritten)
+    assert finalizer.ended == 3
     job = storage.get([found[1].id])[found[1].id]
     assert job.status is Status.FAILED
     assert job.last_error == "the result could not be stored: no such number"

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from forge.config import QueueConfig
-from forge.master.lanes import Lane
-from forge.master.scaling import Scaler
+from forge.master.queues.local_queue import LocalQueue
+from forge.master.queues.worker_count import WorkerCount
 
 pytestmark = pytest.mark.impl_free
 
@@ -21,7 +21,7 @@ class Pretend:
     """A lane with so many jobs at each moment, looked at as often as a master does."""
 
     def __init__(self, least: int = 1, most: int = 16, shrink_after: float = 60.0) -> None:
-        self.scaler, self.least, self.most, self.shrink_after = Scaler(least), least, most, shrink_after
+        self.scaler, self.least, self.most, self.shrink_after = WorkerCount(least), least, most, shrink_after
         self.now = 1000.0
         self.sizes: list[int] = [least]
 
@@ -102,8 +102,8 @@ def test_a_share_below_the_least_is_all_there_is() -> None:
 # -- a lane ------------------------------------------------------------------------------------------------------------
 
 
-def made(**settings: int) -> Lane:
-    return Lane("q", QueueConfig(max_workers=8, **settings), 10.0)  # type: ignore[arg-type]
+def made(**settings: int) -> LocalQueue:
+    return LocalQueue("q", QueueConfig(max_workers=8, **settings), 10.0)  # type: ignore[arg-type]
 
 
 def test_without_min_workers_a_lane_has_its_share() -> None:

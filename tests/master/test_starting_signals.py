@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from forge.errors import ExitCode
-from forge.master import supervisor
+from forge.master import loop as supervisor
 
 from .conftest import TASKS, Pod, Project, eventually, making
 
@@ -34,7 +34,7 @@ sys.meta_path.insert(0, Hold)
 
 # orjson is one of the first things that forge imports, the supervisor among the last. The zygote imports
 # the tasks, and the master waits for it; then it has a loop and no worker.
-MOMENTS = ["orjson", "forge.master.supervisor", "tasks", "hook"]
+MOMENTS = ["orjson", "forge.master.loop", "tasks", "hook"]
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from forge import Status
-from forge.master import stopping
+from forge.master.workers import stop_job as stopping
 
 from .conftest import TASKS, Project, eventually, making
 

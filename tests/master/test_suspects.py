@@ -13,8 +13,8 @@ import pytest
 
 from forge.config import QueueConfig
 from forge.job import Claim, Status
-from forge.master.lanes import Lane
-from forge.master.suspects import REMEMBERED, ZYGOTE_DIED, Suspects, ZygoteDeaths
+from forge.master.queues.local_queue import LocalQueue
+from forge.master.workers.suspects import REMEMBERED, ZYGOTE_DIED, Suspects, ZygoteDeaths
 from forge.protocol import MOST_UNANSWERED
 
 from .conftest import TASKS, Pod, Project, alive, eventually
@@ -28,15 +28,15 @@ def claims(n: int) -> list[Claim]:
     return [Claim(0, None, UUID(int=next(numbers)), 1, "q", "k", b"{}", 1, 5, 600, False, False) for _ in range(n)]
 
 
-def lane(workers: int, **settings: Any) -> Lane:
-    made = Lane("q", QueueConfig(max_workers=workers, **settings), 10.0)
+def lane(workers: int, **settings: Any) -> LocalQueue:
+    made = LocalQueue("q", QueueConfig(max_workers=workers, **settings), 10.0)
     for slot in made.slots:
         slot.ready, slot.capacity = True, made.settings.concurrency
     made.note(0.0001)
     return made
 
 
-def suspected(made: Lane, jobs: list[Claim], now: float = 0.0) -> None:
+def suspected(made: LocalQueue, jobs: list[Claim], now: float = 0.0) -> None:
     """They are suspects, and there is a worker for them."""
     made.suspects.add(jobs)
     made.suspects.settle(now, made.places)

@@ -12,10 +12,11 @@ import pytest
 from forge import fastpath
 from forge.config import QueueConfig
 from forge.job import Claim, Done, Ending, NewJob, Status
-from forge.master.held import HeldJobs
-from forge.master.lanes import Lane
-from forge.master.long_kinds import LongKinds, long_ones
-from forge.master.pace import AHEAD, Pace
+from forge.master.programs.places import Places
+from forge.master.queues.job_pace import AHEAD, JobPace
+from forge.master.queues.local_queue import LocalQueue
+from forge.master.queues.long_kinds import LongKinds, long_ones
+from forge.master.queues.waiting_jobs import WaitingJobs
 from forge.storage.lines import Turns
 
 from .conftest import Project, eventually
@@ -27,16 +28,16 @@ def claims(n: int, kind: str = "k") -> list[Claim]:
     return [Claim(0, None, UUID(int=next(numbers)), 1, "q", kind, b"{}", 1, 5, 600, False, False) for _ in range(n)]
 
 
-def lane(workers: int) -> Lane:
+def lane(workers: int) -> LocalQueue:
     """With jobs that have taken 10 µs so far, so that workers get 500 ahead."""
-    made = Lane("q", QueueConfig(max_workers=workers), 10.0)
+    made = LocalQueue("q", QueueConfig(max_workers=workers), 10.0)
     for slot in made.slots:
         slot.ready = True
     made.note_all(1000, 0.01, 1e-5)
     return made
 
 
-def recalled(made: Lane) -> list[bool]:
+def recalled(made: LocalQueue) -> list[bool]:
     return [slot.recalled for slot in made.slots]
 
 
@@ -47,7 +48,7 @@ def test_jobs_behind_a_long_one_come_back_though_every_other_worker_is_busy_with
     made = lane(2)
     made.slots[0].send(claims(9), 0.0)
     made.slots[1].send(claims(9), 0.99)
-    made.recall(1.0)
+    made.recall(1.0, shared=False)
     assert recalled(made) == [True, False]
 
 
@@ -69,17 +70,16 @@ def test_jobs_that_were_sent_behind_one_that_had_been_asked_for_its_others_are_a
     made.slots[0].recall()  # to cancel one of them
     made.slots[0].send(claims(5), 0.01)
     assert recalled(made) == [False, False]
-    made.recall(1.0)
+    made.recall(1.0, shared=False)
     assert recalled(made) == [True, False]
 
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_where_all_workers_have_long_ones_jobs_come_back_for_other_pods_and_stay_if_there_is_none(shared: bool) -> None:
     made = lane(2)
-    made.shared = shared
     for slot in made.slots:
         slot.send(claims(9), 0.0)
-    made.recall(1.0)
+    made.recall(1.0, shared)
     assert recalled(made) == [shared, shared]
 
 
@@ -97,29 +97,27 @@ def test_what_comes_back_in_several_pieces_is_in_the_order_it_was_sent_in() -> N
 # -- from the pod ----------------------------------------------------------------------------------------------
 
 
-def stuck(made: Lane) -> list[Claim]:
+def stuck(made: LocalQueue) -> list[Claim]:
     """A lane whose only worker has a long job, with two more in the master's hands since then."""
-    made.shared = True
     made.slots[0].send(claims(1), 0.0)
     jobs = claims(2)
     made.take_in(jobs)
-    assert made.left_over(1.0) == []
+    assert made.left_over(1.0, shared=True) == []
     return jobs
 
 
 def test_jobs_that_nobody_here_can_start_go_to_other_pods() -> None:
     made = lane(1)
     jobs = stuck(made)
-    assert made.left_over(1.1) == []
-    assert made.left_over(1.5) == jobs
+    assert made.left_over(1.1, shared=True) == []
+    assert made.left_over(1.5, shared=True) == jobs
     assert not made.waiting
 
 
 def test_they_stay_where_no_other_pod_has_workers() -> None:
     made = lane(1)
     stuck(made)
-    made.shared = False
-    assert made.left_over(9.0) == []
+    assert made.left_over(9.0, shared=False) == []
     assert len(made.waiting) == 2
 
 
@@ -128,30 +126,34 @@ def test_they_stay_where_tokens_may_have_been_spent_for_them() -> None:
     stuck(made)
     made.turns = Turns()
     made.turns.scopes = frozenset(["slack"])
-    assert made.left_over(9.0) == []
+    assert made.left_over(9.0, shared=True) == []
     made.turns.scopes = frozenset()
-    assert len(made.left_over(9.0)) == 2
+    assert len(made.left_over(9.0, shared=True)) == 2
 
 
 def test_who_has_given_jobs_back_claims_none_until_one_has_ended_or_could_start() -> None:
     made = lane(1)
-    made.outside = made.taken = 1  # a program has the place: the worker is idle, and may start nothing
-    made.more, made.busy, made.shared = 100, True, True
+    (other,) = claims(1)
+    made._in_programs = Places(lambda _: 1, lambda _: None)
+    made._in_programs.more = lambda queue, places: 100  # type: ignore[method-assign]
+    made._in_programs.take(other)
+    assert made._in_programs.start(other)  # a program has the place: the worker is idle, and may start nothing
+    made.more_waits = True
     assert made.wanted(0.0) == 100
     made.claimed(claims(100), 100, 100)
     made.dispatch(0.0)
-    assert made.left_over(0.0) == []
-    assert len(made.left_over(0.3)) == 100
+    assert made.left_over(0.0, shared=True) == []
+    assert len(made.left_over(0.3, shared=True)) == 100
     assert (made.wanted(0.3), made.room) == (0, 0), "they would come and go all the time"
     made.note(0.001)
     assert made.wanted(0.3) == 100
     made._quiet_until = 1.0
-    made.outside = made.taken = 0
+    made._in_programs.forget()
     assert made.wanted(0.3) > 0
 
 
 def test_jobs_of_which_some_are_started_all_the_time_are_not_given_back() -> None:
-    line, now = HeldJobs(), 0.0
+    line, now = WaitingJobs(), 0.0
     line.extend(claims(100))
     for _ in range(50):
         assert not line.stands_still(now, 0.2)
@@ -163,7 +165,7 @@ def test_jobs_of_which_some_are_started_all_the_time_are_not_given_back() -> Non
 
 
 def test_jobs_that_leave_too_slowly_are_as_old_as_those_that_do_not_leave() -> None:
-    line = HeldJobs()
+    line = WaitingJobs()
     line.extend(claims(100))
     assert not line.stands_still(0.0, 0.2)
     line.take(50)
@@ -171,7 +173,7 @@ def test_jobs_that_leave_too_slowly_are_as_old_as_those_that_do_not_leave() -> N
 
 
 def test_cancelled_and_forgotten_jobs_do_not_make_others_seem_old() -> None:
-    line, jobs = HeldJobs(), claims(5)
+    line, jobs = WaitingJobs(), claims(5)
     line.extend(jobs)
     assert not line.stands_still(0.0, 0.2)
     line.remove(jobs[3])
@@ -185,7 +187,7 @@ def test_cancelled_and_forgotten_jobs_do_not_make_others_seem_old() -> None:
 
 
 def test_after_a_long_job_no_more_are_sent_ahead_than_have_shown_to_be_short() -> None:
-    pace = Pace()
+    pace = JobPace()
     pace.note(10_000, 0.01, 1e-6)
     assert pace.jobs_in(AHEAD) > 3000
     pace.note(1, 6.0, 6.0)
@@ -199,7 +201,7 @@ def test_after_a_long_job_no_more_are_sent_ahead_than_have_shown_to_be_short() -
 # -- by kind ---------------------------------------------------------------------------------------------------
 
 
-def hands(made: Lane) -> list[list[Claim]]:
+def hands(made: LocalQueue) -> list[list[Claim]]:
     return [[claim for claim, _ in slot.in_hand.values()] for slot in made.slots]
 
 
@@ -222,7 +224,7 @@ def test_a_job_of_a_kind_that_takes_long_gets_a_worker_to_itself() -> None:
 
 def test_nothing_is_claimed_for_a_worker_with_a_job_of_a_kind_that_takes_long() -> None:
     made = lane(1)
-    made.busy = True
+    made.more_waits = True
     made.slots[0].send(claims(1, "film"), 0.0)
     assert made.wanted(0.01) > 0
     made.long_kinds.took("film", 6.0)
@@ -232,9 +234,9 @@ def test_nothing_is_claimed_for_a_worker_with_a_job_of_a_kind_that_takes_long() 
 def test_a_kind_that_takes_long_is_known_while_its_first_job_runs_and_forgotten_when_they_have_become_short() -> None:
     made = lane(1)
     made.slots[0].send(claims(1, "film"), 0.0)
-    made.recall(0.04)
+    made.recall(0.04, shared=False)
     assert "film" not in made.long_kinds
-    made.recall(1.0)
+    made.recall(1.0, shared=False)
     assert "film" in made.long_kinds
     for _ in range(4):
         made.long_kinds.took("film", 0.001)

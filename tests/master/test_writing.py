@@ -8,8 +8,8 @@ import pytest
 
 from forge.errors import DatabaseError
 from forge.job import Claim, Done, Ending, Status
-from forge.master.batch import Batch
-from forge.master.writing import MOST_UNWRITTEN, Writer
+from forge.master.ending_batch import EndingBatch
+from forge.master.finalizer import MOST_UNWRITTEN, Finalizer
 from forge.storage import open_storage
 from tests.storage.helpers import plain_job
 
@@ -31,7 +31,7 @@ def test_one_ending_that_is_refused_does_not_keep_the_others_from_being_written(
     found = claims(pg_url, 7)
     endings = [Ending(claim, Done(), result=BROKEN if i == 4 else b"1") for i, claim in enumerate(found)]
     with open_storage(pg_url) as storage:
-        batch = Batch(storage, endings, 3)
+        batch = EndingBatch(storage, endings, 3)
         batch()
         assert (batch.stale, batch.left, batch.apart) == ([], [], [])
         assert batch.refused == [endings[4]]
@@ -46,7 +46,7 @@ def test_one_ending_that_is_refused_does_not_keep_the_others_from_being_written(
 def test_a_database_that_is_away_is_told_from_one_that_refuses(pg_url: str) -> None:
     found = claims(pg_url, 2)
     with open_storage("postgresql://nobody@127.0.0.1:1/nothing") as away:
-        batch = Batch(away, [Ending(claim, Done()) for claim in found], 3)
+        batch = EndingBatch(away, [Ending(claim, Done()) for claim in found], 3)
         for _ in range(2):
             with pytest.raises(DatabaseError, match="cannot use PostgreSQL"):
                 batch()
@@ -55,25 +55,24 @@ def test_a_database_that_is_away_is_told_from_one_that_refuses(pg_url: str) -> N
 
 def test_who_is_behind_with_writing_says_so_until_it_is_written(pg_url: str) -> None:
     (claim,) = claims(pg_url, 1)
-    news: list[tuple[Any, ...]] = []
+    news: list[Any] = []
     with open_storage(pg_url) as storage:
-        writer = Writer(storage, lambda *parts: news.append(parts), cast(Any, Quiet()), lambda *_: None)
+        finalizer = Finalizer(storage, news.append, cast(Any, Quiet()), lambda *_: None, lambda: None)
 
         def behind() -> bool:
-            return writer.behind
+            return finalizer.behind
 
-        writer.done([Ending(claim, Done())] * MOST_UNWRITTEN)
+        finalizer.done([Ending(claim, Done())] * MOST_UNWRITTEN)
         assert not behind()
-        writer.done([Ending(claim, Done())])
+        finalizer.done([Ending(claim, Done())])
         assert behind()
-        writer.flush(3)
+        finalizer.flush(3)
         assert behind(), "they are on their way, and not there yet"
-        writer.start()
+        finalizer.start()
         eventually(lambda: news)
-        _, courier, then, answer, error = news[0]
-        courier.is_back(then, answer, error)
+        news[0].thread.take_in(news[0])
         assert not behind()
-        assert writer.ended == MOST_UNWRITTEN + 1, "all but one were of a claim that had ended already"
+        assert finalizer.ended == MOST_UNWRITTEN + 1, "all but one were of a claim that had ended already"
 
 
 class Quiet:

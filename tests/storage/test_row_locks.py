@@ -11,8 +11,8 @@ import pytest
 
 from forge import Forge
 from forge.job import Claim, Done, Ending, Failed, Status, Throttled
-from forge.master import batch as batches
-from forge.master.batch import Batch
+from forge.master import ending_batch as batches
+from forge.master.ending_batch import EndingBatch
 from forge.storage import Storage, open_storage
 from forge.storage.contract import RowsLocked
 from tests.storage.helpers import plain_job
@@ -67,14 +67,14 @@ def test_the_others_of_a_batch_are_written_and_the_locked_one_is_set_apart(pg: S
     found = claims(pg, 50)
     endings = [Ending(claim, Done() if n % 2 else Failed("no"), 60.0 * (1 - n % 2)) for n, claim in enumerate(found)]
     with held(pg_url, BY_ID, found[17].id):
-        batch = Batch(pg, endings, 3)
+        batch = EndingBatch(pg, endings, 3)
         batch()
         assert [each.ending for each in batch.apart] == [endings[17]]
         assert statuses(pg, found).count(Status.IN_PROGRESS) == 1
-        again = Batch(pg, [], 3, again=batch.apart)
+        again = EndingBatch(pg, [], 3, again=batch.apart)
         again()
         assert again.apart == batch.apart
-    last = Batch(pg, [], 3, again=again.apart)
+    last = EndingBatch(pg, [], 3, again=again.apart)
     last()
     assert last.apart == []
     assert Status.IN_PROGRESS not in statuses(pg, found)
@@ -86,7 +86,7 @@ def test_a_locked_key_is_found_too(pg: Storage, pg_url: str) -> None:
     found = pg.claim(who, "letters", 4)
     (mine,) = [c for c in found if c.id == found[2].id]
     with held(pg_url, "select from forge.job_key where job_id = %s for update", mine.id):
-        batch = Batch(pg, [Ending(claim, Done()) for claim in found], 3)
+        batch = EndingBatch(pg, [Ending(claim, Done()) for claim in found], 3)
         batch()
         assert [each.ending.claim for each in batch.apart] == [mine]
         assert statuses(pg, found).count(Status.DONE) == 3
@@ -101,13 +101,13 @@ def test_what_many_share_is_not_waited_for_by_each(pg: Storage, pg_url: str) -> 
     elsewhere = pg.claim(other, "parcels", 10)
     endings = [Ending(claim, Throttled(5.0)) for claim in found] + [Ending(claim, Done()) for claim in elsewhere]
     with held(pg_url, "select from forge.queue where name = 'letters' for update"):
-        batch = Batch(pg, endings, 3)
+        batch = EndingBatch(pg, endings, 3)
         batch()
         assert {each.ending.claim.queue for each in batch.apart} == {"letters"}
         assert len(batch.apart) == 40
         assert batch._waits <= batches.MOST_WAITS + 1
         assert statuses(pg, elsewhere) == [Status.DONE] * 10
-    again = Batch(pg, [], 3, again=batch.apart)
+    again = EndingBatch(pg, [], 3, again=batch.apart)
     again()
     assert statuses(pg, found) == [Status.PENDING] * 40
 
@@ -127,12 +127,12 @@ def parent(claim: Claim, key: str) -> Ending:
     return Ending(claim, Done(), children=(plain_job("letters", dedupe_key=key),))
 
 
-def until_written(storage: Storage, batch: Batch) -> None:
+def until_written(storage: Storage, batch: EndingBatch) -> None:
     """Try again what was set apart, over and over."""
     for _ in range(1000):
         if not batch.apart:
             return
-        batch = Batch(storage, [], 3, again=batch.apart)
+        batch = EndingBatch(storage, [], 3, again=batch.apart)
         batch()
     raise AssertionError("it never came true")
 
@@ -147,7 +147,7 @@ def test_a_key_that_somebody_is_about_to_store_holds_up_only_who_wants_it_too(
         for n, claim in enumerate(found)
     ]
     with about_to_store(pg_url, "k"):
-        batch = Batch(pg, endings, 3)
+        batch = EndingBatch(pg, endings, 3)
         batch()
         assert [each.ending for each in batch.apart] == [endings[culprit]]
         assert statuses(pg, found).count(Status.DONE) == 99
@@ -161,7 +161,7 @@ def test_however_many_keys_somebody_is_about_to_store_the_others_are_written_aft
     found = claims(pg, 200)
     endings = [parent(claim, f"k{n}") if n < 100 else Ending(claim, Done()) for n, claim in enumerate(found)]
     with about_to_store(pg_url, *(f"k{n}" for n in range(100) if n != 50)):
-        batch = Batch(pg, endings, 3)
+        batch = EndingBatch(pg, endings, 3)
         batch()
         assert batch._waits <= batches.MOST_WAITS_IN_ALL + 1
         assert statuses(pg, found[100:]) == [Status.DONE] * 100
@@ -169,7 +169,7 @@ def test_however_many_keys_somebody_is_about_to_store_the_others_are_written_aft
         for _ in range(20):
             if statuses(pg, [found[50]]) == [Status.DONE]:
                 break
-            batch = Batch(pg, [], 3, again=batch.apart)
+            batch = EndingBatch(pg, [], 3, again=batch.apart)
             batch()
         assert statuses(pg, [found[50]]) == [Status.DONE]
         assert {each.ending.claim.id for each in batch.apart} == {c.id for n, c in enumerate(found[:100]) if n != 50}

@@ -14,7 +14,7 @@ from forge import Context, DeadJob, Done, Forge, InvalidJob, Status
 from forge.app import results
 from forge.errors import DatabaseError
 from forge.job import Claim, Ending
-from forge.master.batch import Batch
+from forge.master.ending_batch import EndingBatch
 from forge.storage import Storage
 from forge.worker.inline import drain
 from tests.storage.helpers import plain_job
@@ -169,7 +169,7 @@ def test_a_result_that_the_database_refuses_is_final_too(storage: Storage, monke
     lenient.spare_result = True
     outcomes = [(Done(), b'"refused"'), (lenient, b'"refused"'), (lenient, b'"fine"'), (Done(), None)]
     endings = [Ending(claim, outcome, result=result) for claim, (outcome, result) in zip(claims, outcomes, strict=True)]
-    batch = Batch(storage, endings, 3)
+    batch = EndingBatch(storage, endings, 3)
     batch()
     assert (batch.stale, batch.left, batch.apart, batch.refused) == ([], [], [], [endings[0]])
     found = storage.get([claim.id for claim in claims])

@@ -304,7 +304,7 @@ update forge.queue q set throttle_attempts = least(q.throttle_attempts + 1, 30),
 -- One job without a key, the commonest call: with the arrays of `enqueue` below it took 1.9 ms, with this 0.8, most of
 -- it the commit.
 -- If an idle pod has offered to take the next job of the queue, this one is stored as claimed by it and sent to it in the
--- notification: a wake-up, a claim and its answer less (see forge/master/offers.py), for 0.1 ms more here. What makes a
+-- notification: a wake-up, a claim and its answer less (see forge/master/queues/offers.py), for 0.1 ms more here. What makes a
 -- claim safe makes this safe: the same token, and the same lock on the pod's row. If the id is known, the offer is gone
 -- for nothing, and is made again some day.
 -- name: enqueue_one

@@ -1,0 +1,77 @@
+"""What this pod does for the cluster: its services, and the lease if it leads. On threads and connections of their own,
+so that neither the loop nor the heart waits for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from forge.cluster.firing import Cron
+from forge.cluster.lease import Lease
+from forge.cluster.service import Runner
+from forge.cluster.services import services
+from forge.master.pod.meter import Meter, Metering
+from forge.master.pod.presence import Presence
+from forge.master.pod_state import PodState
+from forge.master.workers.workers import Workers
+from forge.master.workers.zygotes import Zygotes
+from forge.storage import Storage
+
+__all__ = ["PodServices"]
+
+# Seconds in which a pod that has just started only takes up work, and sees to it that there are not too many workers.
+# All services of a new leader at once, with their connections and first plans, took a tenth of the machine for the
+# first second of a backlog.
+QUIET = 1.0
+
+
+class PodServices:
+    """One pod's. Nothing here waits for the database, but `join`."""
+
+    def __init__(
+        self,
+        storages: Sequence[Storage],
+        state: PodState,
+        presence: Presence,
+        zygotes: Zygotes,
+        meter: Meter,
+        workers: Workers,
+    ) -> None:
+        """Of the pod's storages the last one is for them alone and has a timeout; the one before is the heart's, and
+        the lease is tended there: it must not wait for a service."""
+        heart, storage = storages[-2], storages[-1]
+
+        def pod() -> int:
+            return presence.who.pod.id
+
+        self._lease = Lease(heart.leases, pod, lambda: state.config.leader_ttl)
+        self._metering = Metering(meter, storages, pod, workers.processes)
+        mine = services(
+            storage,
+            storages[0],
+            lambda: state.config,
+            presence.streak,
+            lambda: zygotes.current.schedules,
+            meter.taken_back,
+        )
+        self._runner = Runner([*mine, self._metering], self._lease, quiet=QUIET)
+
+    def start(self) -> None:
+        """The pod is registered."""
+        self._runner.start()
+
+    def nobody_leads(self) -> None:
+        """Another pod has stopped to lead: this one may."""
+        self._runner.poke()
+
+    def schedules_changed(self) -> None:
+        """Somebody may have made or changed one: cron looks at once."""
+        self._runner.hasten(Cron.name)
+
+    def stop(self) -> None:
+        """Begin nothing more, and let another pod lead."""
+        self._runner.stop()
+
+    def join(self, timeout: float) -> None:
+        """Give what is under way a moment to end, and report what has been counted to the last."""
+        self._runner.join(timeout)
+        self._metering.last(timeout)

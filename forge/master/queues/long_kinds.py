@@ -1,0 +1,50 @@
+"""Kinds whose jobs take long, as far as is known. Such a job is sent to a worker that has no other, and nothing is sent
+behind it: what need not come back has not waited. And from a handler that never lets its interpreter go nothing can.
+
+A kind is known by its last jobs: each that was short again halves what is expected of the next one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from forge.job import Ending
+from forge.master.queues.job_pace import LONG
+
+__all__ = ["LongKinds", "long_ones"]
+
+_DONE_LINE = re.compile(rb'^\{"id":"([0-9a-f]{32})","status":"ok","took":([0-9]{1,6}\.[0-9]{6})\}$', re.MULTILINE)
+
+Took = tuple[Ending, float]  # a job that has ended, and the seconds it took
+
+
+class LongKinds(dict[str, float]):
+    """Of one queue: seconds by kind."""
+
+    def took(self, kind: str, seconds: float) -> None:
+        """A job of this kind has taken so long, or does so far."""
+        if seconds > LONG:
+            self[kind] = max(seconds, self.get(kind, 0.0))
+        elif kind in self:
+            self[kind] /= 2
+            if self[kind] <= LONG:
+                del self[kind]
+
+    def learn(self, done: Sequence[Ending], long: Sequence[Took]) -> None:
+        """These have ended; the long ones among them took so long, the others did not."""
+        if self:
+            slow = {id(ending) for ending, _ in long}
+            for ending in done:
+                if ending.claim.kind in self and id(ending) not in slow:
+                    self.took(ending.claim.kind, 0.0)
+        for ending, seconds in long:
+            self.took(ending.claim.kind, seconds)
+
+
+def long_ones(data: bytes, done: Sequence[Ending]) -> list[Took]:
+    """Which of these jobs took long, by the lines of the worker that had them. To be asked only if some did. Whatever
+    else is in the lines, it never raises: these jobs are in nobody's hands."""
+    ended = {ending.claim.id.hex.encode(): ending for ending in done}
+    lines = ((ended.get(line[1]), float(line[2])) for line in _DONE_LINE.finditer(data))
+    return [(ending, seconds) for ending, seconds in lines if ending is not None and seconds > LONG]

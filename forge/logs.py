@@ -8,6 +8,7 @@ newlines and other control characters written as escapes, and the lines of a tra
 
 A record that is emitted while a job runs carries the job's id, kind, queue and attempt; which job that is
 stands in a context variable, so it is right in threads and under asyncio, and costs nothing until something is logged.
+In a worker, threads that a handler starts are its job's too: see `forge.worker.threads`.
 A line that a handler prints is a record too, with the same fields and the `stream` it was printed to.
 """
 
@@ -22,7 +23,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from io import TextIOWrapper
@@ -45,6 +46,8 @@ __all__ = [
     "TextFormatter",
     "current_job",
     "escaped",
+    "follow_threads",
+    "job_here",
     "keep_stderr",
     "printed",
     "reopen",
@@ -68,6 +71,20 @@ class RunningJob(Protocol):
 
 
 current_job: ContextVar[RunningJob | None] = ContextVar("forge_current_job", default=None)
+_of_thread: Callable[[], RunningJob | None] | None = None
+
+
+def follow_threads(of_thread: Callable[[], RunningJob | None]) -> None:
+    """`of_thread` tells whose this thread is, where the context variable does not."""
+    global _of_thread  # noqa: PLW0603 (the process's)
+    _of_thread = of_thread
+
+
+def job_here() -> RunningJob | None:
+    """The job that what is said here belongs to."""
+    job = current_job.get()
+    return _of_thread() if job is None and _of_thread is not None else job
+
 
 JOB_FIELDS = ("job_id", "kind", "queue", "attempt")
 _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "who", *JOB_FIELDS}
@@ -108,7 +125,7 @@ class JobFields(logging.Filter):
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        job = current_job.get()
+        job = job_here()
         if job is not None:
             _add_job(record, job)
         return True

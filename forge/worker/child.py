@@ -47,6 +47,7 @@ from forge.worker.reading import Reading
 from forge.worker.recycling import Recycling
 from forge.worker.runners import Seat, make_runner
 from forge.worker.steps import whole
+from forge.worker.threads import follow
 
 __all__ = ["StartFailed", "Worker"]
 
@@ -125,6 +126,7 @@ class Worker:
         """Serve until the master says drain or is gone. `StartFailed` if it could not begin."""
         Opening.keep = KEEP_CONNECTIONS
         self._catch_signals()
+        follow(self._runner.running)
         self._title()
         self._reading.start()
         self._start_hooks()

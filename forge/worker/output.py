@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Literal
 
 from forge import logs
-from forge.logs import RunningJob, current_job
+from forge.logs import RunningJob, job_here
 from forge.printing import Allowance, Cutter
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Printed(io.BufferedIOBase):
         self.flush()
 
     def write(self, data: Buffer, /) -> int:
-        came, writer = bytes(data), (threading.get_ident(), current_job.get())
+        came, writer = bytes(data), (threading.get_ident(), job_here())
         with self._lock:
             cutter = self._cutters.get(writer)
             if cutter is None:
@@ -72,7 +72,7 @@ class Printed(io.BufferedIOBase):
 
     def flush(self) -> None:
         """Of this thread and job, as `print(…, end="", flush=True)` asks for."""
-        self._finish((threading.get_ident(), current_job.get()))
+        self._finish((threading.get_ident(), job_here()))
 
     def settle(self, running: Callable[[], Iterable[RunningJob]]) -> None:
         """Log what jobs that run no more have left without the end of a line. What does not belong to a job waits: the

@@ -16,7 +16,7 @@ import pytest
 from tests.master.conftest import Pod, Project, eventually
 
 TASKS = """
-import asyncio, contextlib, ctypes, io, os, signal, subprocess, sys, threading, time
+import asyncio, concurrent.futures, contextlib, ctypes, io, logging, os, signal, subprocess, sys, threading, time
 from forge import Forge
 from sys import stdout as kept_at_import
 
@@ -44,6 +44,37 @@ async def prints_later(text: str, then: str = "") -> None:
     print(text, file=sys.stderr)
     while then and not os.path.exists(os.path.join(FOLDER, then)):
         await asyncio.sleep(0.005)
+
+
+def say(text):
+    print("printed in", text)
+    logging.getLogger("own").warning("logged in %s", text)
+
+
+def in_thread(fn, *args):
+    thread = threading.Thread(target=fn, args=args)
+    thread.start()
+    thread.join()
+
+
+def left_behind():
+    wait_for("another job")
+    say("a thread of a job that has ended")
+
+
+@app.task
+def threads() -> None:
+    in_thread(say, "a thread")
+    in_thread(in_thread, say, "a thread of a thread")
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        pool.submit(say, "a pool")
+    threading.Thread(target=left_behind).start()
+
+
+@app.task
+async def loops() -> None:
+    await asyncio.to_thread(say, "to_thread")
+    await asyncio.get_running_loop().run_in_executor(None, say, "an executor")
 
 
 @app.task
@@ -154,16 +185,20 @@ def printing(project: Project) -> Callable[..., Pod]:
     return start
 
 
+def logged(pod: Pod) -> list[dict[str, Any]]:
+    """All lines."""
+    return [orjson.loads(line) for line in list(pod.lines) if line.startswith("{")]
+
+
 def printed(pod: Pod) -> list[dict[str, Any]]:
     """The lines that somebody printed."""
-    found = [orjson.loads(line) for line in list(pod.lines) if line.startswith("{")]
-    return [line for line in found if "stream" in line]
+    return [line for line in logged(pod) if "stream" in line]
 
 
-def line(pod: Pod, text: str) -> dict[str, Any]:
+def line(pod: Pod, text: str, among: Callable[[Pod], list[dict[str, Any]]] = printed) -> dict[str, Any]:
     """The one with this text, once it is there."""
-    eventually(lambda: any(each["message"] == text for each in printed(pod)))
-    (found,) = (each for each in printed(pod) if each["message"] == text)
+    eventually(lambda: any(each["message"] == text for each in among(pod)))
+    (found,) = (each for each in among(pod) if each["message"] == text)
     return found
 
 
@@ -199,6 +234,29 @@ def test_what_a_handler_prints_is_in_the_log_at_once_with_its_job(
         }
     zygote = line(pod, "imported")
     assert (zygote["who"], "job_id" in zygote) == ("zygote", False)
+
+
+@pytest.mark.parametrize("kind", ["process", "threads", "async"])
+def test_what_threads_of_a_job_say_is_the_jobs_while_it_runs(
+    project: Project, printing: Callable[..., Pod], kind: str
+) -> None:
+    pod = printing(f'max_workers = 1\nworker = "{kind}"\n')
+    for task, wheres in (("threads", ("a thread", "a thread of a thread", "a pool")), ("loops", ("to_thread",))):
+        handle: Any = project.enqueue(task)
+        assert handle.result(timeout=60) is None
+        for where in wheres:
+            assert line(pod, f"printed in {where}")["job_id"] == str(id_of(handle))
+            assert line(pod, f"logged in {where}", logged)["job_id"] == str(id_of(handle))
+    assert line(pod, "printed in an executor")["job_id"] == str(id_of(handle))
+    handle = project.enqueue("prints", "another job", "the end")
+    line(pod, "another job")
+    go(project, "another job")
+    for found in (
+        line(pod, "printed in a thread of a job that has ended"),
+        line(pod, "logged in a thread of a job that has ended", logged),
+    ):
+        assert "job_id" not in found
+    go(project, "the end")
 
 
 def test_what_was_printed_right_before_a_kill_is_there(project: Project, printing: Callable[..., Pod]) -> None:

@@ -18,7 +18,7 @@ help:  ## what can be made
 setup: $(STAMP)  ## make .venv, install everything, build the extension
 
 # Again only when what is installed or compiled has changed.
-$(STAMP): pyproject.toml setup.py forge/_fastpath.pyx
+$(STAMP): pyproject.toml setup.py forge/_fastpath.pyx $(wildcard forge/_native/*.pxi)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo 'forge needs Python 3.11 or later; try make PYTHON=python3.12'; exit 1; }
 	$(PYTHON) -m venv $(VENV)

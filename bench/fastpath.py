@@ -3,7 +3,7 @@
 Keys: gains (how many times as fast the native one is, by function: the median of interleaved rounds), least (the
 smallest of them). lost and duplicates count answers of the twin that the native path did not give, and the other way
 round. Ends with an error where a function has no input here, answers differ, or one gains less than 1.3x: such a
-function is not worth its C and is to be removed. Write the figures into the comments of forge/_fastpath.pyx.
+function is not worth its C and is to be removed. Write the figures into the comments in forge/_native.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from forge.job import Claim, Done, Ending, NewJob
 from forge.logs import current_job
 
 NATIVE: ModuleType = importlib.import_module("forge._fastpath")
-SOURCE = Path(_fastpath_py.__file__).with_name("_fastpath.pyx")
+FRONT_DOOR = Path(_fastpath_py.__file__).with_name("_fastpath.pyx")
 WORTH = 1.3
 BATCH = 1000
 
@@ -88,21 +88,6 @@ def claims(n: int) -> Inputs:
         (0, 1_763_257_000_000_000 + i, os.urandom(16), "tasks.noop", PAYLOAD, 1, 5, 600, None, None) for i in range(n)
     ]
     return [(batch, 5 << 32 | 9, "default") for batch in batches(rows)]
-
-
-@case
-def exponential(n: int) -> Inputs:
-    return [(i % 12, 60.0, 1800.0) for i in range(n)]
-
-
-@case
-def decorrelated(n: int) -> Inputs:
-    return [(i % 12, 1.0, 3600.0, i / n) for i in range(n)]
-
-
-@case
-def faktory(n: int) -> Inputs:
-    return [(i % 25, i / n) for i in range(n)]
 
 
 @case
@@ -267,10 +252,16 @@ def public() -> list[str]:
     return own
 
 
-def stated(source: str) -> dict[str, float]:
+def source() -> str:
+    """All parts of the native path, in the order in which its front door includes them."""
+    names = re.findall(r'^include "(.+)"$', FRONT_DOOR.read_text("utf-8"), re.MULTILINE)
+    return "".join((FRONT_DOOR.parent / name).read_text("utf-8") for name in names)
+
+
+def stated(text: str) -> dict[str, float]:
     """The gain that stands in the comment above each function of this source; 0 where there is none."""
     found = {}
-    for comment, name in re.findall(r"((?:^#.*\n)*)^def ([a-z]\w*)\(", source, re.MULTILINE):
+    for comment, name in re.findall(r"((?:^#.*\n)*)^def ([a-z]\w*)\(", text, re.MULTILINE):
         figure = re.search(r"(\d+(?:\.\d+)?)x the twin", comment)
         found[name] = float(figure[1]) if figure else 0.0
     return found
@@ -309,7 +300,7 @@ def answers(call: Callable[..., Any], inputs: Inputs) -> set[tuple[int, str]]:
 
 def judge(names: Sequence[str], n: int, rounds: int) -> tuple[dict[str, Gain], int, int]:
     """The gains, and how many answers only the twin or only the native path gave."""
-    notes, gains = stated(SOURCE.read_text()), {}
+    notes, gains = stated(source()), {}
     lost = duplicates = 0
     say(f"{'':<16}{'gain':>7}{'stated':>8}{'native µs':>12}{'twin µs':>10}  a job")
     for name in names:

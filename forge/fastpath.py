@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Literal
 from uuid import UUID
 
 from forge import _fastpath_py as _impl
-from forge._fastpath_py import BOUNDS, BUCKETS, Plain
+from forge._reference.endings import Plain
+from forge._reference.histogram import BOUNDS, BUCKETS
 from forge.errors import ConfigError
 
 __all__ = [
@@ -26,11 +27,8 @@ __all__ = [
     "check_json",
     "claims",
     "copy_rows",
-    "decorrelated",
     "delay",
     "done_line",
-    "exponential",
-    "faktory",
     "int8_array",
     "job_lines",
     "jobs_in",
@@ -67,26 +65,23 @@ if not TYPE_CHECKING:
                     "FORGE_REQUIRE_EXT=1 pip install --force-reinstall --no-binary forge-jobs forge-jobs"
                 ) from None
 
-check_json = _impl.check_json
 uuids = _impl.uuids
+check_json = _impl.check_json
 claims = _impl.claims
-exponential = _impl.exponential
-decorrelated = _impl.decorrelated
-faktory = _impl.faktory
-delay = _impl.delay
-copy_rows = _impl.copy_rows
 task_jobs = _impl.task_jobs
 survey = _impl.survey
+copy_rows = _impl.copy_rows
 uuid_array = _impl.uuid_array
 int8_array = _impl.int8_array
+text_array = _impl.text_array
 plain_endings = _impl.plain_endings
+delay = _impl.delay
+timed = _impl.timed
 job_lines = _impl.job_lines
 jobs_in = _impl.jobs_in
 done_line = _impl.done_line
-burst = _impl.burst
-timed = _impl.timed
 answers = _impl.answers
-text_array = _impl.text_array
+burst = _impl.burst
 resp_simple = _impl.resp_simple
 resp_error = _impl.resp_error
 resp_int = _impl.resp_int

@@ -47,7 +47,7 @@ def test_answers_that_differ_are_counted(monkeypatch: pytest.MonkeyPatch, capsys
 
 
 def test_each_functions_comment_states_what_it_gains() -> None:
-    stated = bench.stated(bench.SOURCE.read_text())
+    stated = bench.stated(bench.source())
     assert list(stated) == bench.public()
     assert {name for name, gain in stated.items() if gain < bench.WORTH} == set()
 

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from bench.fastpath import NATIVE
 from forge import _fastpath_py
+from forge.fastpath import BUCKETS
 from forge.job import Claim, Done, Ending, Line, NewJob
 from tests.test_fastpath_twins import agree, garbage, text, uuid_or_not
 
@@ -94,7 +95,7 @@ claims = st.builds(
 one_id = UUID(int=0x0123456789ABCDEF)
 one_claim = Claim(0, 817_000_000_000_000, one_id, 9, "q", "k", b"{}", 1, 5, 600, False, False)
 in_hand = st.sampled_from([{}, {one_id.hex: ("the claim", 1.0)}, {one_id.hex: (one_claim, 1.0)}])
-times = st.sampled_from([array("q", bytes(16 * _fastpath_py.BUCKETS)), array("q", [1] * 7), array("d", [0.0] * 288)])
+times = st.sampled_from([array("q", bytes(16 * BUCKETS)), array("q", [1] * 7), array("d", [0.0] * 288)])
 took = st.floats(0, 100) | st.floats()
 reply_lines = st.builds(_fastpath_py.done_line, st.uuids() | st.just(one_id), took) | st.sampled_from(
     [b'{"say":"progress"}\n', b"\n", b'{"id":"' + one_id.hex.encode() + b'","status":"ok","took":1234567.000000}\n']
@@ -120,9 +121,6 @@ SOUND: dict[str, st.SearchStrategy[tuple[Any, ...]]] = {
         st.integers(0, 2**60 - 1), st.lists(st.binary(min_size=8, max_size=8), max_size=5).map(b"".join)
     ),
     "claims": st.tuples(st.lists(claim_rows, max_size=4), int64, words),
-    "exponential": st.tuples(attempts, seconds, seconds),
-    "decorrelated": st.tuples(attempts, seconds, seconds, chance),
-    "faktory": st.tuples(attempts, chance),
     "delay": st.tuples(
         st.sampled_from(["exponential", "decorrelated", "faktory", "fixed", "none"]), attempts, seconds, seconds, chance
     ),

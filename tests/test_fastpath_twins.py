@@ -102,9 +102,6 @@ def test_both_make_the_same_ids(tick: Any, rand: Any) -> None:
 )
 def test_both_give_the_same_delays(curve: Any, n: Any, base: Any, cap: Any, r: Any) -> None:
     agree("delay", curve, n, base, cap, r)
-    agree("exponential", n, base, cap)
-    agree("decorrelated", n, base, cap, r)
-    agree("faktory", n, r)
 
 
 @patient

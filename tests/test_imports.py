@@ -1,4 +1,4 @@
-"""Imports point one way. This walks every import statement of every module, also those inside functions.
+"""Imports point one way. This walks every import statement of every module, also those inside functions and in Cython.
 
 errors job retry config <- codec descendants fastpath fence logs protocol <- storage <- cluster <- app
 <- master|worker|web|faktory <- cli|testing
@@ -7,6 +7,7 @@ errors job retry config <- codec descendants fastpath fence logs protocol <- sto
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -19,8 +20,8 @@ ROOT = Path(__file__).parent.parent
 
 LAYERS = [
     {"errors", "job", "retry", "config", "early", "failpoints"},
-    {"codec", "delays", "descendants", "fastpath", "_fastpath", "_fastpath_py", "fence", "host_limits", "logs"}
-    | {"printing", "protocol"},
+    {"codec", "delays", "descendants", "fence", "host_limits", "logs", "printing", "protocol"}
+    | {"fastpath", "_fastpath", "_fastpath_py", "_native", "_reference"},
     {"storage"},
     {"cluster"},
     {"app", ""},  # "" is forge/__init__.py, the public face
@@ -106,10 +107,30 @@ def fault(part: str, found: Import) -> str | None:
     return None
 
 
+CYTHON = {".pyx", ".pxi"}
+_DOCSTRING = re.compile(r'"""(?:[^\\]|\\.)*?"""', re.DOTALL)
+_IMPORT = re.compile(r"^[ ]*((?:from\s+\S+\s+)?c?import\s+(?:\([^)]*\)|.*)$)", re.MULTILINE)
+
+
+def cython_imports(source: str, package: str) -> Iterator[Import]:
+    """The same of a Cython file, which Python's parser cannot read: only its import statements are parsed, cimport
+    counts as one, and all are taken to run when the module is loaded."""
+    source = _DOCSTRING.sub(lambda found: "\n" * found[0].count("\n"), source)
+    for statement in _IMPORT.finditer(source):
+        line = source.count("\n", 0, statement.start())
+        for found in imports(ast.parse(re.sub(r"\bcimport\b", "import", statement[1])), package):
+            yield found._replace(line=found.line + line)
+
+
+def imports_of(path: Path, package: str) -> Iterator[Import]:
+    source = path.read_text("utf-8")
+    return cython_imports(source, package) if path.suffix in CYTHON else imports(ast.parse(source), package)
+
+
 def faults(root: Path) -> list[str]:
     """All wrong imports under root/forge, as `file:line: words`."""
     said = []
-    for path in sorted((root / "forge").rglob("*.py")):
+    for path in sorted(path for path in (root / "forge").rglob("*") if path.suffix in {".py", *CYTHON}):
         module = module_name(path, root)
         if part_of(module) not in RANK:
             said.append(f"{module} has no place in LAYERS: give it one")
@@ -117,7 +138,7 @@ def faults(root: Path) -> list[str]:
         package = module if path.name == "__init__.py" else module.rpartition(".")[0]
         said += [
             f"{path.relative_to(root)}:{found.line}: {words}"
-            for found in imports(ast.parse(path.read_text("utf-8")), package)
+            for found in imports_of(path, package)
             if (words := fault(part_of(module), found))
         ]
     return said
@@ -153,6 +174,20 @@ def test_no_import_points_the_wrong_way() -> None:
         ("cluster/x.py", "from forge.master.pod.log import log", "master is to the right of cluster"),
         ("web/app.py", "from forge.master import x", "web and master do not know each other"),
         ("gadget.py", "import os", "forge.gadget has no place in LAYERS"),
+        (
+            "_fastpath.pyx",
+            "cdef int n = 0\n\nfrom forge import app",
+            "_fastpath.pyx:3: app is to the right of _fastpath",
+        ),
+        ("_native/ids.pxi", "from forge.storage cimport rows", "ids.pxi:1: storage is to the right of _native"),
+        ("_native/ids.pxi", "cdef f():\n    import forge.app", "ids.pxi:2: app is to the right of _native"),
+        (
+            "_native/ids.pxi",
+            '"""\nfrom here on\n"""\nfrom forge import (\n  job,\n  cli,\n)',
+            "ids.pxi:4: cli is to the right",
+        ),
+        ("_native/ids.pxi", "from psycopg import pq", "psycopg is loaded by storage only"),
+        ("_gadget.pyx", "cdef int n", "forge._gadget has no place in LAYERS"),
     ],
 )
 def test_a_wrong_import_is_found(tmp_path: Path, path: str, source: str, words: str) -> None:
@@ -175,6 +210,7 @@ def test_a_wrong_import_is_found(tmp_path: Path, path: str, source: str, words: 
         ("master/x.py", "from forge.cluster.service import Service"),
         ("config/checks.py", "def f():\n    import croniter"),
         ("retry.py", "from forge.errors import InvalidJob\nfrom forge import job"),
+        ("_native/ids.pxi", "from libc.string cimport memcpy\nfrom orjson import loads\nfrom forge.job import Claim"),
     ],
 )
 def test_a_right_import_is_let_through(tmp_path: Path, path: str, source: str) -> None:

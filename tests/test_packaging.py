@@ -50,7 +50,8 @@ def build(tree: Path, what: str, **env: str) -> subprocess.CompletedProcess[str]
 
 
 def modules_and_sql(names: list[str]) -> set[str]:
-    return {name for name in names if name.startswith("forge/") and name.endswith((".py", ".sql", ".typed", ".pyx"))}
+    ours = ".py", ".sql", ".typed", ".pyx", ".pxi"
+    return {name for name in names if name.startswith("forge/") and name.endswith(ours)}
 
 
 def shipped() -> set[str]:

@@ -50,8 +50,6 @@ __all__ = [
 RETRY_DELAYS = (0.1, 0.3, 1.0)
 
 ERRORS_KEPT = 32
-FALLBACK_THROTTLE_SECONDS = 60
-THROTTLE_ATTEMPTS_CAP = 30
 # A success this long after a throttle window starts the curve over; sooner, a flapping limiter would reset it.
 THROTTLE_GRACE_SECONDS = 120.0
 MAX_CRASHES = 3

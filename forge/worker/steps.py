@@ -246,6 +246,6 @@ _OWN = (
     "forge/worker/steps.py",
     "forge/worker/runners.py",
     "forge/worker/outcomes.py",
-    "forge/_fastpath.pyx",
-    "forge/_fastpath_py.py",
+    "forge/_native/burst.pxi",
+    "forge/_reference/burst.py",
 )

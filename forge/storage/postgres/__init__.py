@@ -73,8 +73,7 @@ _UNFINISHED = 30.0  # seconds after which a pod that somebody was about to remov
 _SWEEP_EVERY = 3600.0
 _AHEAD = 1.0  # seconds that ids may be ahead of the clock: they count on when many are made at once
 CLAIMING = 2  # connections of a program that claims: one claims while the other ends
-_LAST = UUID(int=2**128 - 1)
-_LAST_ID = UUID(int=(1 << 128) - 1)
+_LAST_ID = UUID(int=2**128 - 1)
 
 
 class Role(NamedTuple):
@@ -461,16 +460,16 @@ class PostgresStorage(Storage):
         at = UUID(after) if after else UUID(int=0)
         walked = deleted = 0
         floor: str | None = None
-        for last in (young, _LAST):
-            if last == _LAST:
+        for last in (young, _LAST_ID):
+            if last == _LAST_ID:
                 at = max(at, odd)
             if at <= last:
                 looked, gone, upto, kept = leading("prune", n=n - walked, first=at, last=last)[0]
                 walked, deleted = walked + looked, deleted + gone
-                following = UUID(int=min(upto.int + 1, _LAST.int)) if upto else at
+                following = UUID(int=min(upto.int + 1, _LAST_ID.int)) if upto else at
                 if last == young and looked:
                     floor = str(kept or following)
-                if walked >= n and upto < _LAST:
+                if walked >= n and upto < _LAST_ID:
                     return Pruned(walked, deleted, str(following), floor)
         leading("prune_keys", n=n)
         return Pruned(walked, deleted, None, floor)

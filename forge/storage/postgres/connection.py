@@ -349,15 +349,17 @@ def bare(
         # The server's own list would cost a round trip; the connection remembers what was prepared on it.
         name = conn.prepared.get(query.name)
         if name is None:
-            name = query.name.encode()
+            name = f"{query.name}.{conn.forgotten}".encode()
             _check(conn, link.prepare(name, query.text("dollar").encode()))
             conn.prepared[query.name] = name
         result = link.exec_prepared(name, values, formats, binary)  # type: ignore[arg-type]  # None is NULL there too
     try:
         _check(conn, result)
     except errors.InvalidSqlStatementName:
-        # psycopg's rollback deallocates all, ours too; so does a DISCARD ALL.
+        # psycopg's rollback deallocates all, ours too; so does a DISCARD ALL. Some may have been prepared since, and
+        # be there: from now on all have other names.
         conn.prepared.clear()
+        conn.forgotten += 1
         raise
     return result
 

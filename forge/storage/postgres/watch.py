@@ -30,6 +30,7 @@ class Connection(psycopg.Connection[Any]):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.prepared: dict[str, bytes] = {}  # names of statements, by that of the query
+        self.forgotten = 0  # how often the server proved to have lost some of them
         self.made_at = time.monotonic()
         self.used_at = self.made_at
         self.asked_at = math.inf  # monotonic: since when an answer is waited for

@@ -27,6 +27,7 @@ from forge.master.programs import process_table as processes
 from forge.master.programs.places import Places
 from forge.master.programs.pools import Child, Pool
 from forge.master.programs.process_table import ProcessTable, Recipe
+from forge.master.queues.chains import Chains
 from forge.master.queues.local_queue import LocalQueue
 from forge.master.workers import replies as hearing
 from forge.master.workers import zygote_process as zygote
@@ -210,13 +211,17 @@ class Books:
 
     def __init__(self) -> None:
         self.endings: list[Ending] = []
-        self.written = self.ended = 0
+        self.wrote = self.ended = 0
+        self.chains = Chains()
 
     def done(self, endings: Sequence[Ending]) -> None:
         self.endings += endings
 
     def end(self, ending: Ending) -> None:
         self.endings.append(ending)
+
+    def written(self, _: Claim) -> None:
+        self.wrote += 1
 
     def release(self, given: Sequence[Claim], why: str | None = None) -> None:
         self.endings += [Ending(claim, Released(why)) for claim in given]
@@ -228,7 +233,7 @@ class Books:
             found.update(claim.id for claim in place)
         assert max(found.values(), default=1) == 1, found
         assert set(found) <= {claim.id for claim in sent}
-        assert len(found) + self.written == len(sent), (found, self.written)
+        assert len(found) + self.wrote == len(sent), (found, self.wrote)
 
 
 class SideThread:
@@ -249,17 +254,6 @@ class NoBudgets:
     def tick(self, now: float) -> None: ...
 
 
-class CountingMeter(Meter):
-    """Knows of jobs that a worker says to have written itself."""
-
-    def __init__(self, books: Books) -> None:
-        super().__init__()
-        self._books = books
-
-    def completed(self, _: str, n: int = 1) -> None:
-        self._books.written += n
-
-
 class WorkerRig:
     """The master's side of one worker of a queue, which has some jobs in hand."""
 
@@ -270,13 +264,8 @@ class WorkerRig:
         self.zygote = StubZygote()
         storage, side_thread, budgets = _Refuses(), SideThread(), NoBudgets()
         self.requests = Requests(storage, side_thread, budgets)  # type: ignore[arg-type]
-        queues, state, zygotes, meter = (
-            {"q": self.lane},
-            PodState(Config()),
-            _Current(self.zygote),
-            CountingMeter(self.books),
-        )
-        replies = Replies(queues, state, zygotes, self.books, self.requests, meter)  # type: ignore[arg-type]
+        queues, state, zygotes = {"q": self.lane}, PodState(Config()), _Current(self.zygote)
+        replies = Replies(queues, state, zygotes, self.books, self.requests, Meter())  # type: ignore[arg-type]
         self.workers = Workers(queues, state, zygotes, replies, self.selector, self.books.end)  # type: ignore[arg-type]
         (self.slot,) = self.lane.slots
         ours, self.theirs = socket.socketpair()

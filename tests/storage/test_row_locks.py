@@ -14,7 +14,7 @@ from forge.job import Claim, Done, Ending, Failed, Status, Throttled
 from forge.master import ending_batch as batches
 from forge.master.ending_batch import EndingBatch
 from forge.storage import Storage, open_storage
-from forge.storage.contract import Incarnation, RowsLocked
+from forge.storage.contract import RowsLocked
 from tests.storage.helpers import plain_job
 
 pytestmark = pytest.mark.impl_free
@@ -180,13 +180,14 @@ def test_however_many_keys_somebody_is_about_to_store_the_others_are_written_aft
 def test_statements_that_were_prepared_before_and_after_a_rollback_are_both_known(pg: Storage, pg_url: str) -> None:
     """psycopg forgets what was prepared on a connection when a transaction is rolled back, and has the server forget it
     at the next statement that it runs: those that were prepared here before are unknown then, those after are not."""
-    (found,) = claims(pg, 1)
+    who = pg.register("ada", ["letters"], "north", 4711)
+    pg.enqueue([plain_job("letters")])
+    (found,) = pg.claim(who, "letters", 1)
     with about_to_store(pg_url, "k"):
         with pytest.raises(RowsLocked):
             pg.finalize([parent(found, "k")], lock_wait=0.05)
         assert pg.locked([Ending(found, Done())]) == []
         assert pg.next_due(["letters"], {}) is None  # for the first time on this connection
-        who = Incarnation(pg.pods()[0])
         for _ in range(3):
             assert pg.claim(who, "letters", 1) == []
             assert pg.next_due(["letters"], {}) is None

@@ -137,7 +137,8 @@ def test_when_a_stopped_pods_jobs_may_be_taken_nothing_of_them_runs(project: Pro
     zygote = next(pid for pid in pod.children() if parent_of(pid) == pod.process.pid)
     stopping = [pod.process.pid] if how == "master" else [pod.process.pid, zygote, *old]
     with continuing(stopping):
-        for pid in stopping:
+        project.freeze(pod)
+        for pid in stopping[1:]:
             os.kill(pid, signal.SIGSTOP)
         eventually(lambda: project.app.storage.reap(STALE).jobs)
         taken = time.monotonic()
@@ -208,7 +209,7 @@ def test_a_pod_that_reloads_or_stops_fences_itself_too(project: Project, what: s
     else:
         eventually(lambda: pod.says("stopping: 1 jobs in hand"))
     with continuing([pod.process.pid]):
-        pod.process.send_signal(signal.SIGSTOP)
+        project.freeze(pod)
         eventually(lambda: project.app.storage.reap(STALE).jobs)
         assert not any(alive(run.pid) for run in runs(project))
     (project.folder / "go").touch()

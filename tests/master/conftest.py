@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -238,6 +240,27 @@ class Project:
     def events(self, word: str) -> list[list[str]]:
         """The ledger's lines that start with the word."""
         return [line.split() for line in self.ledger.read_text().splitlines() if line.startswith(word + " ")]
+
+    def freeze(self, pod: Pod) -> None:
+        """Stop a master as SIGSTOP does, but in no transaction of SQLite's: whoever is stopped in one keeps the file
+        locked, which no fencing helps against."""
+        while True:
+            pod.process.send_signal(signal.SIGSTOP)
+            eventually(lambda: Path(f"/proc/{pod.process.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T")
+            if not self.url.startswith("sqlite") or not self._locked():
+                return
+            pod.process.send_signal(signal.SIGCONT)
+            time.sleep(0.01)
+
+    def _locked(self) -> bool:
+        """Whether somebody writes to the file of SQLite's now."""
+        with closing(sqlite3.connect(self.folder / "forge.db", timeout=0, isolation_level=None)) as conn:
+            try:
+                conn.execute("begin immediate")
+            except sqlite3.OperationalError:
+                return True
+            conn.execute("rollback")
+            return False
 
     def enqueue(self, task: str, *args: object, **options: object) -> object:
         payload = {"args": list(args), "kwargs": {}}

@@ -16,7 +16,7 @@ from bench.ground import PostgresGround
 from bench.pod import Project, Verdict, new_jobs
 from forge.cluster.retention import BATCH, Retention
 from forge.storage import open_storage
-from forge.storage.leases import Holder
+from forge.storage.contract.leases import Holder
 
 # n ended jobs, one behind the other, the last of them :age seconds ago; their ids begin with their times, as all do.
 HISTORY = """

@@ -1,10 +1,10 @@
 """Shares, simulated: many pods come, go, crash and are replaced. python bench/shares.py [--pods N] [--plot]
 
 Pure Python, seeded: no database and no process, but the leader's and the pods' own rules (`forge.cluster.shares`,
-`forge.storage.shares`), a second at a time. Every pod looks once a second, the leader every two; a worker that is to go
-first ends its job. Says of each scenario how many seconds it takes until nothing changes any more, how many workers
-have moved beyond those that had to, how far pods are from their quotas, and how many workers there were too many,
-against the bound of docs/cluster.md: one first share of each pod that has come since there were none too many.
+`forge.storage.contract.shares`), a second at a time. Every pod looks once a second, the leader every two; a worker that
+is to go first ends its job. Says of each scenario how many seconds it takes until nothing changes any more, how many
+workers have moved beyond those that had to, how far pods are from their quotas, and how many workers there were too
+many, against the bound of docs/cluster.md: one first share of each pod that has come since there were none too many.
 
 --plot writes docs/img/shares.png.
 """
@@ -26,7 +26,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from forge.cluster.shares import changes, targets
-from forge.storage.shares import Cluster, Member, Seen, Share, allowed
+from forge.storage.contract.shares import Cluster, Member, QueueSeen, Share
+from forge.storage.shared.share_rules import allowed
 
 LEADER_EVERY = 2  # seconds
 STALE = 10  # seconds until the rows of a pod that crashed go
@@ -76,11 +77,11 @@ class World:
         """Its workers are gone; others learn of it later."""
         self.crashed[pod] = self.now + STALE
 
-    def seen(self, pod: int, queue: str) -> Seen:
+    def seen(self, pod: int, queue: str) -> QueueSeen:
         row = self.rows[pod].get(queue)
         others = self.serving[queue] - 1
         total, word = self.totals[queue], row.workers if row else None
-        return Seen(queue, total, False, True, word, row and row.applied, row and row.running, others, others > 0)
+        return QueueSeen(queue, total, False, True, word, row and row.applied, row and row.running, others, others > 0)
 
     def step(self) -> None:
         """A second goes by."""

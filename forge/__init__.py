@@ -30,7 +30,7 @@ from forge.errors import (
 )
 from forge.job import Cancelled, Dead, Done, Failed, Job, Snooze, Status, Throttled
 from forge.retry import Backoff
-from forge.storage.schedules import Schedule
+from forge.storage.contract.schedules import Schedule
 
 __all__ = [
     "Backoff",

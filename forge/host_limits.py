@@ -17,7 +17,7 @@ from typing import NamedTuple
 from forge.config import Config
 from forge.errors import ConfigError
 
-__all__ = ["Limit", "check_room", "explain", "files_at_start", "limits", "make_room", "pipes"]
+__all__ = ["HostLimit", "check_room", "explain", "files_at_start", "limits", "make_room", "pipes"]
 
 # Of the master without workers: 30 with either database, and some for a reload, for /proc and for whatever it loads.
 BASE_FILES = 48
@@ -29,7 +29,7 @@ _at_start: int | None = None  # open files that this process might have before i
 _needed: dict[str, int] = {}  # by the name of the limit, as the settings in force have it
 
 
-class Limit(NamedTuple):
+class HostLimit(NamedTuple):
     """A limit of the host's, and what is needed of it."""
 
     name: str
@@ -60,13 +60,15 @@ def _count(config: Config, each: int, threads: bool) -> tuple[int, int]:
     return most + children, (most if config.database.startswith("sqlite:") else least) + children
 
 
-def limits(config: Config) -> Iterator[Limit]:
+def limits(config: Config) -> Iterator[HostLimit]:
     """Those that there are here."""
     most, least = _count(config, FILES_EACH, threads=False)
-    yield Limit("open files", _files()[1], BASE_FILES + most, BASE_FILES + least, "ulimit -n, or systemd's LimitNOFILE")
+    yield HostLimit(
+        "open files", _files()[1], BASE_FILES + most, BASE_FILES + least, "ulimit -n, or systemd's LimitNOFILE"
+    )
     most, least = _count(config, 2, threads=True)  # each worker has a thread that reads
     for has, remedy in _processes():
-        yield Limit("processes and threads", has, BASE_PROCESSES + most, BASE_PROCESSES + least, remedy)
+        yield HostLimit("processes and threads", has, BASE_PROCESSES + most, BASE_PROCESSES + least, remedy)
 
 
 def check_room(config: Config) -> Iterator[str]:

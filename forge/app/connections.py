@@ -15,8 +15,10 @@ from typing import Any, NamedTuple
 from forge.app.opening import Opening
 from forge.errors import SchemaError, UsageError
 from forge.job import NewJob, Receipt
-from forge.storage.contract import Plan, Step, run_plan
-from forge.storage.statements import Style, load_queries
+from forge.storage.contract import Plan, Step
+from forge.storage.contract.statements import Style
+from forge.storage.shared.plans import run_plan
+from forge.storage.shared.statements import load_queries
 
 __all__ = ["Guest"]
 

@@ -22,7 +22,7 @@ from forge.config import checks
 from forge.errors import ConfigError, UsageError
 from forge.job import Deduped, NewJob
 from forge.storage import Storage
-from forge.storage.schedules import CatchUp, NewSchedule, Schedule, Source
+from forge.storage.contract.schedules import CatchUp, NewSchedule, Schedule, Source
 
 __all__ = ["ScheduleOptions", "Schedules", "scheduled"]
 

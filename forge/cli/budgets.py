@@ -10,7 +10,7 @@ from forge.cli.common import Cli, Parser, counted, table
 from forge.config import suggest
 from forge.errors import ExitCode, UsageError
 from forge.storage import Storage
-from forge.storage.budgets import Budget, Limit
+from forge.storage.contract.budgets import Budget, Limit
 
 __all__ = ["add_commands", "budgets"]
 

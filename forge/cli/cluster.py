@@ -8,14 +8,14 @@ from typing import Any
 from forge.cli.common import Cli, duration, table
 from forge.cli.metrics import cores, memory
 from forge.cluster.lease import Lease
-from forge.cluster.service import Runner, Service
+from forge.cluster.service import Service, ServiceRunner
 from forge.cluster.services import TIMEOUT, by_hand
 from forge.config import suggest
 from forge.errors import ExitCode, LockedError, LostLease, UsageError
 from forge.job import Pod
 from forge.storage import Storage, open_storage
-from forge.storage.leases import Leader
-from forge.storage.metrics import MINUTE, PodPoint
+from forge.storage.contract.leases import Leader
+from forge.storage.contract.metrics import MINUTE, PodPoint
 
 __all__ = ["add_options", "leads", "pods", "run"]
 
@@ -103,7 +103,7 @@ def _led(cli: Cli, storage: Storage, service: Service) -> tuple[int, str | None]
     term = lease.term()
     if term is None:
         raise LockedError(f"{_who(storage.leases.leader())}, and {service.name} is for the leader; it will see to it")
-    keeper = Runner([], lease)
+    keeper = ServiceRunner([], lease)
     keeper.start()
     try:
         return term, service.run_once(term)

@@ -6,8 +6,9 @@ import argparse
 
 from forge.cli.common import Cli, sqlite_file
 from forge.errors import ExitCode, UsageError
-from forge.storage.migrations import SchemaState, migrations
-from forge.storage.statements import check_schema_name
+from forge.storage.contract.schema import SchemaState
+from forge.storage.shared.migrations import migrations
+from forge.storage.shared.statements import check_schema_name
 
 __all__ = ["migrate", "print_sql", "sql_script", "status"]
 

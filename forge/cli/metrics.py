@@ -11,7 +11,7 @@ from typing import Any
 from forge.cli.common import Cli, duration, table
 from forge.cluster.metrics import Histogram, merged
 from forge.errors import ExitCode, UsageError
-from forge.storage.metrics import MINUTE, PodPoint, Point
+from forge.storage.contract.metrics import MINUTE, PodPoint, Point
 
 __all__ = ["add_options", "cores", "memory", "metrics", "seconds_of", "size"]
 

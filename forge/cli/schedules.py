@@ -15,11 +15,11 @@ from forge.app import Forge
 from forge.cli.common import Cli, Parser, table, until
 from forge.cli.enqueue import app_of, parse_arguments, parse_payload
 from forge.cluster import schedules as operating
-from forge.cluster.cron import Slots
+from forge.cluster.cron import FireTimes
 from forge.codec import decode
 from forge.errors import ExitCode, UsageError
 from forge.job import Deduped
-from forge.storage.schedules import CatchUp, Schedule
+from forge.storage.contract.schedules import CatchUp, Schedule
 from forge.worker.modules import known_tasks
 
 __all__ = ["add_commands", "schedules"]
@@ -138,7 +138,7 @@ def remove(cli: Cli) -> int:
 
 def upcoming(cli: Cli) -> int:
     """Show when an expression comes due: on the wall clock of its zone, and in UTC. Nothing is stored."""
-    slots = Slots(cli.args.expression, cli.args.timezone or "UTC")
+    slots = FireTimes(cli.args.expression, cli.args.timezone or "UTC")
     start = cli.args.start or datetime.now(UTC)
     if start.tzinfo is None:
         start = start.replace(tzinfo=_zone(cli.args.timezone or "UTC"))

@@ -18,7 +18,7 @@ from forge.cli.common import Cli, counted, duration, table, until
 from forge.errors import DatabaseError, ExitCode, UsageError
 from forge.job import Counts, Job, JobFilter, Pod, QueueSettings, Status
 from forge.storage import Storage
-from forge.storage.leases import Leader
+from forge.storage.contract.leases import Leader
 
 __all__ = ["add_options", "top"]
 

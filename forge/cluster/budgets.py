@@ -57,7 +57,7 @@ import math
 import random
 from collections import deque
 
-from forge.storage.budgets import LEASE, Ask, Grant, Limit
+from forge.storage.contract.budgets import LEASE, Ask, Grant, Limit
 
 __all__ = ["Purse", "retry_after"]
 

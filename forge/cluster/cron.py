@@ -25,7 +25,7 @@ from croniter import CroniterBadDateError, croniter
 from forge.config import checks
 from forge.errors import UsageError
 
-__all__ = ["Slots"]
+__all__ = ["FireTimes"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _WALL_EPOCH = _EPOCH.replace(tzinfo=None)
@@ -34,7 +34,7 @@ _LONGEST_REPEAT = 25 * 3600
 _ALL_HOURS = frozenset(range(24))
 
 
-class Slots:
+class FireTimes:
     """The times of one expression in one zone, as instants. For one thread at a time."""
 
     def __init__(self, expression: str, timezone: str = "UTC") -> None:

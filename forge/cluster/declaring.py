@@ -15,7 +15,7 @@ from forge.cluster.schedules import now_of, seed
 from forge.cluster.service import Service
 from forge.errors import UsageError
 from forge.storage import Storage
-from forge.storage.schedules import NewSchedule, Seeded, Synced
+from forge.storage.contract.schedules import NewSchedule, Seeded, Synced
 
 __all__ = ["Declare"]
 

@@ -14,12 +14,12 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-from forge.cluster.cron import Slots
+from forge.cluster.cron import FireTimes
 from forge.cluster.schedules import job_at
 from forge.cluster.service import JITTER, LONGEST_BACKOFF, Service
 from forge.errors import DatabaseError, UsageError
 from forge.storage import Storage
-from forge.storage.schedules import Fired, Firing, Schedule
+from forge.storage.contract.schedules import Fired, Firing, Schedule
 
 __all__ = ["ON_TIME", "Cron", "slots_to_fire"]
 
@@ -36,8 +36,8 @@ PRUNED_AT_ONCE = 1000
 _TICK = timedelta(microseconds=1)
 
 
-class Part(NamedTuple):
-    """Slots in (since, until] are to be seen to; those up to `late` are late."""
+class Stretch(NamedTuple):
+    """Fire times in (since, until] are to be seen to; those up to `late` are late."""
 
     since: datetime
     until: datetime
@@ -45,7 +45,7 @@ class Part(NamedTuple):
 
 
 def slots_to_fire(
-    schedule: Schedule, slots: Slots, now: datetime, on_time: datetime
+    schedule: Schedule, slots: FireTimes, now: datetime, on_time: datetime
 ) -> tuple[list[datetime], datetime]:
     """Which slots of a schedule that is due are to fire, at most `AT_ONCE`, and the one from which it goes on. Those up
     to `on_time` are late. `UsageError` if there is none to go on from."""
@@ -64,15 +64,15 @@ def slots_to_fire(
     return found, going_on
 
 
-def _parts(schedule: Schedule, now: datetime, on_time: datetime) -> list[Part]:
+def _parts(schedule: Schedule, now: datetime, on_time: datetime) -> list[Stretch]:
     """What is to be seen to, without the pauses. What came shortly before a pause was on time then, and still is."""
     assert schedule.next_at is not None
     since, parts = schedule.next_at - _TICK, []
     for pause in schedule.pauses:
         if pause.until > since:
-            parts.append(Part(since, pause.since, min(on_time, pause.since - ON_TIME)))
+            parts.append(Stretch(since, pause.since, min(on_time, pause.since - ON_TIME)))
             since = max(since, pause.until)
-    return [*parts, Part(since, now, on_time)]
+    return [*parts, Stretch(since, now, on_time)]
 
 
 class OneFailed(Exception):
@@ -99,7 +99,7 @@ class Cron(Service):
         self._expected_by = -math.inf  # by the clock: a look that comes later comes after a break
         self._seen_to = datetime.min.replace(tzinfo=UTC)  # what was due by then has been seen to
         self._prune_at = 0.0  # monotonic
-        self._known: dict[tuple[str, str], Slots] = {}
+        self._known: dict[tuple[str, str], FireTimes] = {}
 
     def run_once(self, term: int | None) -> str | None:
         """Fire what is due."""
@@ -123,7 +123,7 @@ class Cron(Service):
         self._expected_by = self._clock() + within * (1 + JITTER) + BREAK
 
     def _on_time(self, now: datetime) -> datetime:
-        """Slots that came later are on time."""
+        """Fire times that came later are on time."""
         if self._clock() > self._expected_by:
             self._seen_to = now - ON_TIME
         self._expect(EVERY)
@@ -169,16 +169,16 @@ class Cron(Service):
         firings = [Firing(slot, job_at(schedule, slot)) for slot in slots]
         return self._storage.schedules.fire(term, schedule, firings, going_on)
 
-    def _slots(self, schedule: Schedule) -> Slots:
+    def _slots(self, schedule: Schedule) -> FireTimes:
         key = schedule.expression, schedule.timezone
         if key not in self._known:
             if len(self._known) >= 10_000:  # edited over and over
                 self._known.clear()
-            self._known[key] = Slots(*key)
+            self._known[key] = FireTimes(*key)
         return self._known[key]
 
     def _prune(self, term: int) -> None:
-        """Slots that are old enough to be forgotten, now and then."""
+        """Fire times that are old enough to be forgotten, now and then."""
         if time.monotonic() >= self._prune_at:
             pruned = self._storage.schedules.prune(term, n=PRUNED_AT_ONCE)
             self._prune_at = time.monotonic() + (PRUNE_EVERY if pruned < PRUNED_AT_ONCE else 0)

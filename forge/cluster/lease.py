@@ -45,7 +45,7 @@ from collections.abc import Callable
 
 from forge.cluster.service import say
 from forge.errors import ForgeError
-from forge.storage.leases import Holder, Leases
+from forge.storage.contract.leases import Holder, LeaseStore
 
 __all__ = ["Lease"]
 
@@ -58,7 +58,7 @@ class Lease:
 
     def __init__(
         self,
-        leases: Leases,
+        leases: LeaseStore,
         pod: Callable[[], int | None],
         ttl: Callable[[], float],
         *,

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Self
 
 from forge.fastpath import BOUNDS, BUCKETS
-from forge.storage.metrics import COUNTERS, Part, Point, Standing
+from forge.storage.contract.metrics import COUNTERS, Point, QueueReport, Standing
 
 __all__ = ["BOUNDS", "BUCKETS", "Bounds", "Growth", "Histogram", "Tally", "merged"]
 
@@ -98,7 +98,7 @@ class Growth:
             return {i: n for i, n in enumerate(now) if n}
         return {i: n - before[i] for i, n in enumerate(now) if n != before[i]}
 
-    def part(self, queue: str, *tallies: Tally) -> Part | None:
+    def part(self, queue: str, *tallies: Tally) -> QueueReport | None:
         """What is new of a queue, of all who count for it; None: nothing is."""
         counts: dict[str, int] = {}
         latency, run_time = Histogram(), Histogram()
@@ -107,7 +107,7 @@ class Growth:
                 counts[COUNTERS[i]] = counts.get(COUNTERS[i], 0) + n
             for i, n in self.take(f"{number} times {queue}", tally.times).items():
                 (run_time if i < BUCKETS else latency).merge({i % BUCKETS: n})
-        return Part(queue, counts, latency, run_time) if counts or run_time or latency else None
+        return QueueReport(queue, counts, latency, run_time) if counts or run_time or latency else None
 
 
 def merged(points: Iterable[Point]) -> list[Point]:

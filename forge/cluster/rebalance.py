@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 
 from forge.cluster.service import Service, say
 from forge.cluster.shares import changes
-from forge.storage.shares import Cluster, Shares
+from forge.storage.contract.shares import Cluster, ShareStore
 
 __all__ = ["Rebalance"]
 
@@ -25,7 +25,7 @@ class Rebalance(Service):
     leader_only = True
     urgent = True
 
-    def __init__(self, shares: Shares, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, shares: ShareStore, clock: Callable[[], float] = time.monotonic) -> None:
         self._shares, self._clock = shares, clock
         self._looked_at = -LOOK_EVERY
         self._unserved: set[str] = set()

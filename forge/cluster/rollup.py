@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from forge.cluster.service import Service
 from forge.storage import Storage
-from forge.storage.metrics import MINUTE, Standing
+from forge.storage.contract.metrics import MINUTE, Standing
 
 __all__ = ["RollUp"]
 

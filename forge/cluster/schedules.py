@@ -11,13 +11,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from forge.cluster.cron import Slots
+from forge.cluster.cron import FireTimes
 from forge.config import suggest
 from forge.errors import UsageError
 from forge.fastpath import uuid7
 from forge.job import NewJob, Receipt
 from forge.storage import Storage
-from forge.storage.schedules import NewSchedule, Pause, Schedule, Seeded
+from forge.storage.contract.schedules import NewSchedule, Pause, Schedule, Seeded
 
 __all__ = ["change", "find", "job_at", "now_of", "pause", "put", "remove", "resume", "run_now", "seed"]
 
@@ -33,7 +33,7 @@ def now_of(storage: Storage) -> datetime:
 
 def seed(new: NewSchedule, now: datetime) -> Seeded:
     """The schedule with its first slot: a new one does not fire at once. `UsageError` if it can never come due."""
-    slot = Slots(new.expression, new.timezone).after(now)
+    slot = FireTimes(new.expression, new.timezone).after(now)
     if slot is None:
         raise UsageError(f"schedule {new.expression!r} must be a schedule that ever comes")
     return Seeded(new, slot)
@@ -120,7 +120,7 @@ def _going_on(known: Schedule, now: datetime) -> tuple[datetime, list[Pause]]:
     since, first = known.paused_at, known.next_at
     if known.disabled is not None or since is None or first is None or first > since:
         return upcoming, []
-    slots = Slots(known.expression, known.timezone)
+    slots = FireTimes(known.expression, known.timezone)
     pauses = list[Pause]()
     for pause in (*known.pauses, Pause(since, max(since, now))):
         if pause.until < first:

@@ -23,7 +23,7 @@ from typing import Protocol
 from forge.errors import ForgeError, LostLease
 from forge.logs import Sometimes
 
-__all__ = ["Leadership", "Runner", "Service", "say"]
+__all__ = ["Leadership", "Service", "ServiceRunner", "say"]
 
 JITTER = 0.2  # a round comes up to this part of `every` sooner or later: pods must not work in step
 LONGEST_BACKOFF = 15.0  # seconds
@@ -70,7 +70,7 @@ class Leadership(Protocol):
         """Let another pod lead at once. Raises nothing."""
 
 
-class _Turn:
+class _Timetable:
     """One service: when it is next run, how often it has failed in a row, and since when a round is under way."""
 
     def __init__(self, service: Service, at: float) -> None:
@@ -90,7 +90,7 @@ class _Turn:
         self.at = now + pause * random.uniform(1 - JITTER, 1 + JITTER)
 
 
-class Runner:
+class ServiceRunner:
     """Runs each service in a thread of its own; one more keeps the lease, so that a long round does not cost it."""
 
     def __init__(
@@ -106,7 +106,7 @@ class Runner:
         self._lease, self._clock = lease, clock
         now = clock()
         self._quiet_until = now + quiet
-        self._turns = [_Turn(service, now + service.every * random.random()) for service in services]
+        self._turns = [_Timetable(service, now + service.every * random.random()) for service in services]
         self._tend_now = threading.Event()
         self._stopping = threading.Event()
         self._sometimes = Sometimes(TELL_EVERY)
@@ -154,7 +154,7 @@ class Runner:
 
     # -- the thread of a service -------------------------------------------------------------------------------
 
-    def _run(self, turn: _Turn) -> None:
+    def _run(self, turn: _Timetable) -> None:
         while not self._stopping.is_set():
             turn.wake.wait(max(0.0, turn.at - self._clock()))
             turn.wake.clear()
@@ -165,7 +165,7 @@ class Runner:
         for turn in sorted(self._turns, key=lambda turn: turn.at):
             self._look_at(turn)
 
-    def _look_at(self, turn: _Turn) -> None:
+    def _look_at(self, turn: _Timetable) -> None:
         term = self._lease.term() if self._lease and turn.service.leader_only else None
         if term is not None and term != turn.term:  # who has come to lead begins with everything
             now = self._clock()
@@ -174,7 +174,7 @@ class Runner:
             self._round(turn, term)
             turn.follow(self._clock())
 
-    def _round(self, turn: _Turn, term: int | None) -> None:
+    def _round(self, turn: _Timetable, term: int | None) -> None:
         service = turn.service
         if service.leader_only and term is None:
             turn.failures = 0
@@ -199,7 +199,7 @@ class Runner:
         finally:
             turn.began = None
 
-    def _recover(self, well: _Turn) -> None:
+    def _recover(self, well: _Timetable) -> None:
         """What kept one service from its work is over, and perhaps what kept the others: they need not wait."""
         for turn in self._turns:
             if turn.failures and turn is not well:

@@ -15,7 +15,7 @@ from forge.cluster.service import Service
 from forge.config import Config
 from forge.storage import Storage
 from forge.storage.contract import Fates
-from forge.storage.schedules import NewSchedule
+from forge.storage.contract.schedules import NewSchedule
 
 __all__ = ["TIMEOUT", "by_hand", "services"]
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from forge.storage.shares import Change, Cluster, Share
+from forge.storage.contract.shares import Cluster, Share, ShareChange
 
 __all__ = ["Held", "changes", "grants", "targets"]
 
@@ -139,7 +139,7 @@ def grants(total: int, aims: Mapping[int, int], held: Mapping[int, Held]) -> Spl
     return kept
 
 
-def changes(cluster: Cluster) -> list[Change]:
+def changes(cluster: Cluster) -> list[ShareChange]:
     """What the leader has to write, given all that the database knows: only rows that differ, in the order in which
     everybody locks them."""
     serving = _serving(cluster)
@@ -149,7 +149,7 @@ def changes(cluster: Cluster) -> list[Change]:
     present = {queue: {pod: _present(share) for pod, share in of.items()} for queue, of in rows.items()}
     totals = {queue: cluster.queues.get(queue, 0) for queue in {*cluster.queues, *rows}}
     aims = targets(totals, serving, present)
-    found: list[Change] = []
+    found: list[ShareChange] = []
     for queue, total in totals.items():
         of = rows.get(queue, {})
         held = {pod: Held(_present(share), max(share.applied, share.running)) for pod, share in of.items()}
@@ -171,13 +171,13 @@ def _present(share: Share) -> int:
     return share.applied if share.workers is None else share.workers
 
 
-def _differing(queue: str, split: Split, rows: Mapping[int, Share], serving: Collection[int]) -> Iterable[Change]:
+def _differing(queue: str, split: Split, rows: Mapping[int, Share], serving: Collection[int]) -> Iterable[ShareChange]:
     for pod, workers in split.items():
         row = rows.get(pod)
         if pod not in serving:
             if row is not None and not row.running and not row.applied:
-                yield Change(pod, queue, None)
+                yield ShareChange(pod, queue, None)
             elif row is not None and row.workers != 0:
-                yield Change(pod, queue, 0)
+                yield ShareChange(pod, queue, 0)
         elif row is None or row.workers != workers:
-            yield Change(pod, queue, workers)
+            yield ShareChange(pod, queue, workers)

@@ -13,10 +13,10 @@ from typing import Any
 
 from forge.config import checks
 from forge.config.checks import suggest
-from forge.config.lines import Key, Lines
 from forge.config.masking import DATABASES, HIDDEN, looks_secret, mask, masked
 from forge.config.model import Config, QueueConfig
-from forge.config.setting import REQUIRED, Section, Slot, slots
+from forge.config.positions import Key, Positions
+from forge.config.setting import REQUIRED, DeclaredSetting, Section, declared_settings
 from forge.config.values import Unfit, fit, from_text
 from forge.errors import ConfigError
 
@@ -108,7 +108,7 @@ class _Reader:
         return found
 
     def _fields(self, section: type[Section], values: Mapping[str, Any], key: Key) -> dict[str, Any]:
-        known = slots(section)
+        known = declared_settings(section)
         rest = next((slot for slot in known.values() if slot.about.rest), None)
         own = [name for name in known if rest is None or name != rest.name]
         others = {name: value for name, value in values.items() if name not in own}
@@ -121,7 +121,7 @@ class _Reader:
             fields[rest.name] = self._named(rest.tables, others, key)
         return fields
 
-    def _slot(self, slot: Slot, values: Mapping[str, Any], table: Key) -> Any:
+    def _slot(self, slot: DeclaredSetting, values: Mapping[str, Any], table: Key) -> Any:
         """The value of one setting: a scalar, a table or named tables."""
         key = (*table, slot.name)
         if slot.tables:
@@ -146,7 +146,7 @@ class _Reader:
             found[name] = self._section(section, values, here)
         return found
 
-    def _scalar(self, slot: Slot, values: Mapping[str, Any], key: Key) -> Any:
+    def _scalar(self, slot: DeclaredSetting, values: Mapping[str, Any], key: Key) -> Any:
         given = self._given(slot, values, key)
         if given is None:
             if slot.default is REQUIRED:
@@ -164,7 +164,7 @@ class _Reader:
             shown = _shown(slot, where, e.value)
             raise ConfigError(f"{place}: {dotted(where)} must be {e.wanted}{shown}") from None
 
-    def _given(self, slot: Slot, values: Mapping[str, Any], key: Key) -> tuple[Any, str, Path] | None:
+    def _given(self, slot: DeclaredSetting, values: Mapping[str, Any], key: Key) -> tuple[Any, str, Path] | None:
         """What was said about a setting, who said it, and what a relative path in it is meant from."""
         if len(key) == 1 and (flag := self._flags.get(slot.name)):
             return flag, f"--{slot.name}", self._start
@@ -181,9 +181,9 @@ class _Reader:
         text = self._env.get(name)
         return None if text and name.endswith("_PORT") and text.startswith(("tcp://", "udp://")) else text
 
-    def _has_variable(self, slot: Slot) -> bool:
+    def _has_variable(self, slot: DeclaredSetting) -> bool:
         """Whether the environment sets something in a table that the file may not have."""
-        inner = slots(slot.table).values() if slot.table else ()
+        inner = declared_settings(slot.table).values() if slot.table else ()
         return any(self._variable(name) for each in inner for name in each.variables(slot.name))
 
     def _select_queues(self, fields: dict[str, Any]) -> None:
@@ -211,14 +211,14 @@ class _Reader:
         return self._source.place(*key) if self._source else DEFAULT
 
 
-def _variables(slot: Slot, key: Key) -> tuple[str, ...]:
+def _variables(slot: DeclaredSetting, key: Key) -> tuple[str, ...]:
     """Only what there is one of can be set by a variable: top-level keys and those of tables like [web]."""
-    if len(key) > 2 or (len(key) == 2 and slots(Config)[str(key[0])].table is None):
+    if len(key) > 2 or (len(key) == 2 and declared_settings(Config)[str(key[0])].table is None):
         return ()
     return slot.variables(str(key[0]) if len(key) == 2 else None)
 
 
-def _shown(slot: Slot, where: Key, value: Any) -> str:
+def _shown(slot: DeclaredSetting, where: Key, value: Any) -> str:
     """`, not x`, unless x may be a secret."""
     if slot.about.secret or any(isinstance(part, str) and looks_secret(part) for part in where):
         return f", not {HIDDEN}"
@@ -244,7 +244,7 @@ class _File:
         self._name = os.path.relpath(self.path, here) if self.path.is_relative_to(here) else str(self.path)
         try:
             self.values = tomllib.loads(text)
-            self._lines = Lines(text)
+            self._lines = Positions(text)
         except tomllib.TOMLDecodeError as e:
             what, _, where = str(e).partition(" (at ")
             line = re.match(r"line (\d+)", where)

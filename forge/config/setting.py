@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import Any, TypeVar
 
-__all__ = ["REQUIRED", "Section", "Setting", "Slot", "setting", "slots"]
+__all__ = ["REQUIRED", "DeclaredSetting", "Section", "Setting", "declared_settings", "setting"]
 
 T = TypeVar("T")
 REQUIRED: Any = dataclasses.MISSING
@@ -58,7 +58,7 @@ def setting(default: T, said: str, **about: Any) -> T:
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class DeclaredSetting:
     """A declared setting: one field of one section."""
 
     name: str
@@ -87,17 +87,17 @@ class Slot:
         return (f"FORGE_{table}_{self.name}".upper() if table else f"FORGE_{self.name}".upper(),)
 
 
-_known: dict[type[Any], Mapping[str, Slot]] = {}
+_known: dict[type[Any], Mapping[str, DeclaredSetting]] = {}
 
 
-def slots(section: type[Any]) -> Mapping[str, Slot]:
+def declared_settings(section: type[Any]) -> Mapping[str, DeclaredSetting]:
     """The settings of a section, in the order of their declaration."""
     if section not in _known:
         _known[section] = _slots(section)
     return _known[section]
 
 
-def _slots(section: type[Any]) -> Mapping[str, Slot]:
+def _slots(section: type[Any]) -> Mapping[str, DeclaredSetting]:
     hints = typing.get_type_hints(section)
     found = {}
     for field in dataclasses.fields(section):
@@ -108,5 +108,5 @@ def _slots(section: type[Any]) -> Mapping[str, Slot]:
             (hint,) = (part for part in typing.get_args(hint) if part is not NoneType)
             optional = True
         default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-        found[field.name] = Slot(field.name, hint, optional, default, field.metadata[Setting])
+        found[field.name] = DeclaredSetting(field.name, hint, optional, default, field.metadata[Setting])
     return found

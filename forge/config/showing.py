@@ -10,7 +10,7 @@ from typing import Any
 from forge.config.masking import DATABASES, HIDDEN, mask, masked
 from forge.config.model import Config
 from forge.config.reading import dotted
-from forge.config.setting import Section, slots
+from forge.config.setting import Section, declared_settings
 
 __all__ = ["Shown", "shown"]
 
@@ -32,7 +32,7 @@ def shown(config: Config) -> Iterator[Shown]:
 
 def _section(section: Section, key: tuple[str, ...], origin: Mapping[str, str]) -> Iterator[Shown]:
     tables: list[tuple[tuple[str, ...], Section]] = []
-    for name, slot in slots(type(section)).items():
+    for name, slot in declared_settings(type(section)).items():
         value, here = getattr(section, name), (*key, name)
         if slot.tables:
             tables += [(((*key, inner) if slot.about.rest else (*here, inner)), each) for inner, each in value.items()]

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from forge.config.setting import Slot
+from forge.config.setting import DeclaredSetting
 
 __all__ = ["Unfit", "fit", "from_text", "wanted"]
 
@@ -28,7 +28,7 @@ class Unfit(Exception):
         self.inner = inner  # where in the value, if it is a list or table
 
 
-def fit(slot: Slot, value: Any, folder: Path) -> Any:
+def fit(slot: DeclaredSetting, value: Any, folder: Path) -> Any:
     """The value that TOML gave, checked and made what the setting holds. A relative path is meant from `folder`."""
     fitted = _typed(slot, value, folder)
     if slot.about.check and (words := slot.about.check(fitted)):
@@ -36,7 +36,7 @@ def fit(slot: Slot, value: Any, folder: Path) -> Any:
     return fitted
 
 
-def from_text(slot: Slot, text: str) -> Any:
+def from_text(slot: DeclaredSetting, text: str) -> Any:
     """What a variable says, as TOML would have given it; text that says nothing sensible stays, for `fit` to refuse."""
     if slot.type is bool:
         return _WORDS.get(text.strip().lower(), text)
@@ -50,7 +50,7 @@ def from_text(slot: Slot, text: str) -> Any:
     return text
 
 
-def _typed(slot: Slot, value: Any, folder: Path) -> Any:
+def _typed(slot: DeclaredSetting, value: Any, folder: Path) -> Any:
     kind = slot.type
     if kind in (int, float):
         return _number(slot, value)
@@ -75,7 +75,7 @@ def _fits(kind: Any, value: Any) -> bool:
     return kind is str or value in typing.get_args(kind)
 
 
-def _number(slot: Slot, value: Any) -> int | float:
+def _number(slot: DeclaredSetting, value: Any) -> int | float:
     about = slot.about
     if about.unit == "bytes" and isinstance(value, str):
         value = _bytes(value, slot)
@@ -94,13 +94,13 @@ def _finite(value: float) -> bool:
     return isinstance(value, int) or math.isfinite(value)
 
 
-def _clamped(slot: Slot, value: float, bound: float) -> float:
+def _clamped(slot: DeclaredSetting, value: float, bound: float) -> float:
     if not slot.about.clamp:
         raise Unfit(wanted(slot), value)
     return bound
 
 
-def _bytes(text: str, slot: Slot) -> int:
+def _bytes(text: str, slot: DeclaredSetting) -> int:
     """`512MB`, `1GiB`, `64k`"""
     found = _SIZE.fullmatch(text.strip())
     if not found:
@@ -108,7 +108,7 @@ def _bytes(text: str, slot: Slot) -> int:
     return int(float(found[1]) * (1024 if found[3] else 1000) ** _EXPONENT[found[2].lower()])
 
 
-def _list(slot: Slot, value: Any) -> tuple[Any, ...]:
+def _list(slot: DeclaredSetting, value: Any) -> tuple[Any, ...]:
     if not isinstance(value, list):
         raise Unfit(wanted(slot), value)
     for index, item in enumerate(value):
@@ -117,7 +117,7 @@ def _list(slot: Slot, value: Any) -> tuple[Any, ...]:
     return tuple(value)
 
 
-def _texts(slot: Slot, value: Any) -> dict[str, str]:
+def _texts(slot: DeclaredSetting, value: Any) -> dict[str, str]:
     if not isinstance(value, dict):
         raise Unfit(wanted(slot), value)
     for name, item in value.items():
@@ -128,7 +128,7 @@ def _texts(slot: Slot, value: Any) -> dict[str, str]:
     return dict(value)
 
 
-def wanted(slot: Slot) -> str:
+def wanted(slot: DeclaredSetting) -> str:
     """What the setting takes, in words that follow "must be"."""
     about, kind = slot.about, slot.type
     if kind in (int, float):
@@ -143,7 +143,7 @@ def wanted(slot: Slot) -> str:
     return f"{words}, such as {about.example}" if about.example else words
 
 
-def _number_wanted(slot: Slot) -> str:
+def _number_wanted(slot: DeclaredSetting) -> str:
     about = slot.about
     words = "a whole number" if slot.type is int else "a number"
     if about.unit:

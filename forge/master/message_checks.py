@@ -13,7 +13,7 @@ from forge.codec import check_name, clean_text
 from forge.errors import ExitCode
 from forge.protocol import MAX_LINE, ProtocolError, new_job_of
 from forge.retry import Curve
-from forge.storage.schedules import CatchUp, NewSchedule, Source
+from forge.storage.contract.schedules import CatchUp, NewSchedule, Source
 
 __all__ = ["listed", "message_of", "number", "schedule", "shown", "text", "whole", "zygote_message"]
 

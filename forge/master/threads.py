@@ -31,7 +31,7 @@ from forge.master.news import (
     Trouble,
     Woken,
 )
-from forge.storage.listener import Listener
+from forge.storage.contract.listener import Listener
 
 __all__ = ["LONGEST_PAUSE", "DatabaseThread", "HeartbeatThread", "ListenerThread"]
 

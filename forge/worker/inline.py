@@ -21,7 +21,7 @@ from forge.app.registry import Handler, Owner
 from forge.job import Claim, Ending, NewJob, Receipt, Written
 from forge.storage import Storage
 from forge.storage.contract import Incarnation, LowWater, Want
-from forge.storage.lines import Turns
+from forge.storage.contract.lines import Turns
 from forge.worker.builtin import BUILTIN
 from forge.worker.steps import UNKNOWN_KIND_PAUSE, perform, unknown_kind
 

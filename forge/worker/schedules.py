@@ -12,7 +12,7 @@ from forge.config import Config, CronConfig, suggest
 from forge.errors import ConfigError, UsageError
 from forge.fastpath import uuid7
 from forge.job import NewJob
-from forge.storage.schedules import NewSchedule
+from forge.storage.contract.schedules import NewSchedule
 from forge.worker.builtin import BUILTIN
 from forge.worker.modules import Known
 

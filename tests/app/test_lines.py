@@ -11,7 +11,7 @@ from forge import Forge
 from forge.errors import InvalidJob
 from forge.job import Line, NewJob
 from forge.protocol import new_job_of, record_of
-from forge.storage.schedules import NewSchedule
+from forge.storage.contract.schedules import NewSchedule
 
 from .recorder import Recorder
 

@@ -13,7 +13,7 @@ import pytest
 from forge import Forge
 from forge.errors import DatabaseError
 from forge.storage import open_storage
-from forge.storage.postgres import connection
+from forge.storage.postgres import database
 
 NOWHERE = "postgresql://postgres@/nothing?host=/nowhere"  # refused at once
 
@@ -36,7 +36,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(connection, "time", made)
+    monkeypatch.setattr(database, "time", made)
     return made
 
 
@@ -81,14 +81,14 @@ def test_a_server_that_is_away_for_less_is_waited_for(
     with Forge(pg_url) as app:
         app.enqueue("kind", {})
         refused = iter([True, True])
-        real = connection.Connection.connect
+        real = database.PostgresConnection.connect
 
         def connect(*args: Any, **kwargs: Any) -> Any:
             if next(refused, False):
                 raise psycopg.OperationalError("connection refused")
             return real(*args, **kwargs)
 
-        monkeypatch.setattr(connection.Connection, "connect", connect)
+        monkeypatch.setattr(database.PostgresConnection, "connect", connect)
         with psycopg.connect(pg_url, autocommit=True) as killer:
             killer.execute("select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'forge'")
         clock.pauses.clear()
@@ -108,7 +108,7 @@ def test_a_server_that_does_not_even_refuse_is_not_waited_for_twice(
         clock.now += 10
         raise psycopg.errors.ConnectionTimeout("connection timeout expired")
 
-    monkeypatch.setattr(connection.Connection, "connect", connect)
+    monkeypatch.setattr(database.PostgresConnection, "connect", connect)
     with Forge(NOWHERE) as app:
         assert waited(clock, lambda: app.enqueue("kind", {})) == 0
     assert len(tries) == 1

@@ -9,7 +9,7 @@ import pytest
 
 from forge import ConfigError, Context, Forge, Schedule, UsageError
 from forge.errors import InvalidJob
-from forge.storage.schedules import NewSchedule
+from forge.storage.contract.schedules import NewSchedule
 
 from .helpers import run
 

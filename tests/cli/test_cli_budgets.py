@@ -8,7 +8,7 @@ import pytest
 
 from forge.errors import ExitCode
 from forge.storage import open_storage
-from forge.storage.budgets import Ask
+from forge.storage.contract.budgets import Ask
 
 from .conftest import Shell
 

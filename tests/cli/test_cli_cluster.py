@@ -9,7 +9,7 @@ import pytest
 from forge.errors import ExitCode
 from forge.job import Done, Ending, Status
 from forge.storage import Storage
-from forge.storage.leases import Holder
+from forge.storage.contract.leases import Holder
 from tests.cli.conftest import Shell
 from tests.storage.helpers import age, claimed, long_ago, plain_jobs
 

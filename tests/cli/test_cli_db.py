@@ -10,7 +10,7 @@ import pytest
 
 from forge.errors import ExitCode
 from forge.storage import open_storage
-from forge.storage.migrations import migrations
+from forge.storage.shared.migrations import migrations
 from tests.cli.conftest import Shell
 
 pytestmark = pytest.mark.impl_free

@@ -6,16 +6,16 @@ import pytest
 
 from forge.errors import ExitCode
 from forge.storage import Storage
-from forge.storage.leases import Holder
-from forge.storage.metrics import DatabaseFigures, Part, Report, Standing, Vitals
+from forge.storage.contract.leases import Holder
+from forge.storage.contract.metrics import DatabaseFigures, MetricReport, PodFigures, QueueReport, Standing
 from tests.cli.conftest import Shell
 from tests.storage.helpers import early, plain_jobs
 
 pytestmark = pytest.mark.impl_free
 
 PARTS = [
-    Part("mail", {"completed": 120, "failed": 3, "dead": 1}, {28: 120, 48: 3}, {20: 100, 60: 23}),
-    Part("web", {"completed": 60}, {28: 60}, {20: 60}),
+    QueueReport("mail", {"completed": 120, "failed": 3, "dead": 1}, {28: 120, 48: 3}, {20: 100, 60: 23}),
+    QueueReport("web", {"completed": 60}, {28: 60}, {20: 60}),
 ]
 
 
@@ -25,8 +25,8 @@ def told(storage: Storage) -> Storage:
     early(storage)  # all of it is to be of one minute
     pod = storage.register("ada", ["mail"], "north", 4711)
     use = {"master_cpu": 6.0, "workers_cpu": 24.0}, {"master_pss": 30_000_000, "workers_pss": 60_000_000}
-    vitals = Vitals("north", 4711, 2, 6, *use, {"beats": {30: 9}})
-    storage.metrics.write(Report("w", 1, pod.pod.id, PARTS, vitals))
+    vitals = PodFigures("north", 4711, 2, 6, *use, {"beats": {30: 9}})
+    storage.metrics.write(MetricReport("w", 1, pod.pod.id, PARTS, vitals))
     term = storage.leases.acquire(Holder("k", None, "north", 1), 60.0).term
     assert term is not None
     minute = storage.now() // 60 * 60

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from forge.cluster.budgets import Purse
 from forge.storage import Storage
-from forge.storage.budgets import Ask, Grant, Limit
 from forge.storage.contract import Incarnation
+from forge.storage.contract.budgets import Ask, Grant, Limit
 
 __all__ = ["Clock", "Pod", "Rig", "Spent", "worst", "worst_of_moments"]
 

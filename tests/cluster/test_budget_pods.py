@@ -8,7 +8,7 @@ import time
 import psycopg
 import pytest
 
-from forge.storage.budgets import Ask
+from forge.storage.contract.budgets import Ask
 from tests.master.conftest import TASKS, Pod, Project, eventually
 
 from .budget_rig import Spent, worst

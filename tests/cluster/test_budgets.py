@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from forge.cluster.budgets import Purse, retry_after
-from forge.storage.budgets import Grant, Lease, Limit, refilled
+from forge.storage.contract.budgets import Grant, Limit
+from forge.storage.shared.buckets import TokenLease, refilled
 from forge.storage.sqlite import SqliteStorage, budgets, database
 
 from .budget_rig import Clock, Rig, worst, worst_of_moments
@@ -51,12 +52,12 @@ def test_no_span_has_more_than_the_capacity_and_its_refill_and_nothing_is_lost_f
     assert (budget.tokens, budget.leased) == (limit.capacity, {})
 
 
-def too_full(limit: Limit, tokens: float, at: float, leases: Sequence[Lease], now: float) -> float:
+def too_full(limit: Limit, tokens: float, at: float, leases: Sequence[TokenLease], now: float) -> float:
     """A bucket that refills whatever is leased."""
     return refilled(limit, tokens, at, (), now)
 
 
-def put_back(limit: Limit, tokens: float, at: float, leases: Sequence[Lease], now: float) -> float:
+def put_back(limit: Limit, tokens: float, at: float, leases: Sequence[TokenLease], now: float) -> float:
     """One into which the tokens of leases that have lapsed return."""
     lapsed = sum(lease.tokens for lease in leases if lease.until <= now)
     return min(refilled(limit, tokens, at, leases, now) + lapsed, limit.capacity)

@@ -15,7 +15,7 @@ from forge.cluster.firing import EVERY, ON_TIME, Cron
 from forge.errors import DatabaseError
 from forge.job import JobFilter
 from forge.storage import Storage
-from forge.storage.schedules import Due, Fired, Firing, NewSchedule, Schedule, Seeded
+from forge.storage.contract.schedules import Due, Fired, Firing, NewSchedule, Schedule, Seeded
 from tests.storage.helpers import clock, lead
 
 TERM = 4

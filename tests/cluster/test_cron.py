@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, assume, given, seed, settings
 from hypothesis import strategies as st
 
-from forge.cluster.cron import Slots
+from forge.cluster.cron import FireTimes
 from forge.errors import UsageError
 
 from .oracle import Spec, specs, transitions, walk
@@ -38,7 +38,7 @@ PLAIN: dict[str, Any] = {
 def slots(expression: str, zone: str, start: str, hours: float) -> list[str]:
     """The slots from `start` (UTC) on, as the wall clock shows them."""
     since = datetime.fromisoformat(start).replace(tzinfo=UTC)
-    found = Slots(expression, zone).between(since, since + timedelta(hours=hours))
+    found = FireTimes(expression, zone).between(since, since + timedelta(hours=hours))
     return [slot.astimezone(zoneinfo.ZoneInfo(zone)).strftime("%d %H:%M%z") for slot in found]
 
 
@@ -91,7 +91,7 @@ def test_a_change_of_the_clocks(expression: str, zone: str, start: str, hours: f
     ],
 )
 def test_expressions(expression: str, expected: list[str]) -> None:
-    found = Slots(expression)
+    found = FireTimes(expression)
     first = found.after(datetime(2024, 2, 28, tzinfo=UTC))
     assert first is not None
     assert [f"{slot:%Y-%m-%dT%H:%M:%S}" for slot in (first, found.after(first)) if slot] == expected
@@ -112,29 +112,29 @@ def test_expressions(expression: str, expected: list[str]) -> None:
 )
 def test_what_cannot_be_used_is_refused_in_one_line(expression: str, zone: str, words: str) -> None:
     with pytest.raises(UsageError) as caught:
-        Slots(expression, zone)
+        FireTimes(expression, zone)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_a_fraction_of_a_second_after_a_slot_is_after_it() -> None:
     at = datetime(2026, 1, 1, 3, tzinfo=UTC)
-    found = Slots("0 3 * * *")
+    found = FireTimes("0 3 * * *")
     assert found.after(at - timedelta(microseconds=1)) == at
     assert found.after(at) == found.after(at + timedelta(microseconds=1)) == at + timedelta(days=1)
 
 
 def test_a_moment_of_any_zone_is_the_instant_it_is() -> None:
     berlin = datetime(2026, 1, 1, 4, 30, tzinfo=zoneinfo.ZoneInfo("Europe/Berlin"))
-    assert Slots("0 4 * * *").after(berlin) == datetime(2026, 1, 1, 4, tzinfo=UTC)
+    assert FireTimes("0 4 * * *").after(berlin) == datetime(2026, 1, 1, 4, tzinfo=UTC)
 
 
 def test_the_latest_of_a_year_of_seconds_is_found_without_walking_it() -> None:
     end = datetime(2026, 6, 1, 12, 0, 0, 500, UTC)
-    assert Slots("* * * * * *").latest(end - timedelta(days=365), end) == end.replace(microsecond=0)
-    assert Slots("0 0 1 1 *").latest(end - timedelta(days=365), end) == datetime(2026, 1, 1, tzinfo=UTC)
-    assert Slots("0 0 1 1 *").latest(end - timedelta(days=30), end) is None
-    assert Slots("0 0 1 6 *").latest(datetime(2026, 6, 1, tzinfo=UTC), end) is None  # it is not after itself
+    assert FireTimes("* * * * * *").latest(end - timedelta(days=365), end) == end.replace(microsecond=0)
+    assert FireTimes("0 0 1 1 *").latest(end - timedelta(days=365), end) == datetime(2026, 1, 1, tzinfo=UTC)
+    assert FireTimes("0 0 1 1 *").latest(end - timedelta(days=30), end) is None
+    assert FireTimes("0 0 1 6 *").latest(datetime(2026, 6, 1, tzinfo=UTC), end) is None  # it is not after itself
 
 
 def agree(spec: Spec, zone: str, around: datetime, shift: float) -> None:
@@ -142,7 +142,7 @@ def agree(spec: Spec, zone: str, around: datetime, shift: float) -> None:
     start = around + timedelta(hours=shift)
     end = start + timedelta(days=2)
     try:
-        found = Slots(spec.text, zone)
+        found = FireTimes(spec.text, zone)
     except UsageError as e:
         assume("ever comes" not in str(e))
         raise

@@ -13,7 +13,7 @@ from forge.cluster.declaring import Declare
 from forge.config import Config
 from forge.errors import UsageError
 from forge.storage import Storage
-from forge.storage.schedules import NewSchedule
+from forge.storage.contract.schedules import NewSchedule
 from tests.master.conftest import Project, eventually, making
 
 pytestmark = pytest.mark.impl_free

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from forge.cluster import cron, declaring, firing, schedules
-from forge.cluster.cron import Slots
+from forge.cluster.cron import FireTimes
 from forge.cluster.declaring import Declare
 from forge.cluster.firing import AT_ONCE, EVERY, EVERY_IF_FAR, ON_TIME, Cron, slots_to_fire
 from forge.errors import DatabaseError, UsageError
 from forge.job import Job, JobFilter
 from forge.storage import Storage
-from forge.storage.schedules import Fired, Firing, NewSchedule, Schedule
+from forge.storage.contract.schedules import Fired, Firing, NewSchedule, Schedule
 from tests.storage.helpers import age, clock, lead, sql
 
 pytestmark = pytest.mark.impl_free
@@ -61,7 +61,7 @@ def test_a_new_schedule_is_seeded_and_not_fired(storage: Storage, url: str) -> N
     assert declare(storage, new()) == "added tick"
     assert service(storage, url, new()).run_once(TERM) is None
     found = stored(storage)
-    assert found.next_at == Slots(HOURLY).after(clock(storage))
+    assert found.next_at == FireTimes(HOURLY).after(clock(storage))
     assert (found.last_slot, jobs(storage)) == (None, [])
 
 
@@ -206,19 +206,19 @@ SECONDLY = "* * * * * *"
 )
 def test_which_slots_fire_after_a_delay(catch_up: str, expression: str, late: int, expected: list[int]) -> None:
     now = NOON + timedelta(seconds=late, microseconds=5)
-    found, going_on = slots_to_fire(due(catch_up, NOON, expression), Slots(expression), now, now - ON_TIME)
+    found, going_on = slots_to_fire(due(catch_up, NOON, expression), FireTimes(expression), now, now - ON_TIME)
     assert found == [NOON + timedelta(seconds=n) for n in expected]
-    assert going_on == Slots(expression).after(now)
+    assert going_on == FireTimes(expression).after(now)
 
 
 def test_a_year_of_missed_slots_is_made_up_for_a_batch_at_a_time() -> None:
-    found, going_on = slots_to_fire(due("all", NOON, SECONDLY), Slots(SECONDLY), NOON + timedelta(days=365), NOON)
+    found, going_on = slots_to_fire(due("all", NOON, SECONDLY), FireTimes(SECONDLY), NOON + timedelta(days=365), NOON)
     assert len(found) == AT_ONCE
     assert going_on == NOON + timedelta(seconds=AT_ONCE)
 
 
 def test_a_schedule_that_never_comes_again_says_so() -> None:
-    class Ending(Slots):
+    class Ending(FireTimes):
         def after(self, moment: datetime) -> datetime | None:
             return NOON if moment < NOON else None
 
@@ -309,7 +309,7 @@ def test_pausing_resuming_running_now_and_removing(storage: Storage, url: str) -
     cron.run_once(TERM)
     assert (len(jobs(storage, "mine")), len(jobs(storage, "declared"))) == (1, 0)
     resumed = schedules.resume(storage, "declared")
-    assert (resumed.paused, resumed.next_at) == (False, Slots(HOURLY).after(clock(storage)))
+    assert (resumed.paused, resumed.next_at) == (False, FireTimes(HOURLY).after(clock(storage)))
     assert cron.run_once(TERM) is None  # what passed meanwhile was not missed
     first = schedules.run_now(storage, "declared")
     assert [job.id for job in jobs(storage, "declared")] == [first.id]
@@ -333,7 +333,7 @@ def test_an_edit_counts_from_now_on(storage: Storage, url: str) -> None:
     schedules.put(storage, new())
     age(url, "schedule", "next_at", 7200)
     changed = schedules.change(storage, "tick", timezone="Asia/Kolkata")
-    assert changed.next_at == Slots(HOURLY, "Asia/Kolkata").after(clock(storage))
+    assert changed.next_at == FireTimes(HOURLY, "Asia/Kolkata").after(clock(storage))
     assert cron.run_once(TERM) is None
     assert schedules.change(storage, "tick", queue="q").next_at == changed.next_at
 

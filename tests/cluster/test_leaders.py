@@ -7,10 +7,10 @@ from datetime import timedelta
 import pytest
 
 from forge.cluster import schedules
-from forge.cluster.cron import Slots
+from forge.cluster.cron import FireTimes
 from forge.job import JobFilter
 from forge.storage import Storage
-from forge.storage.schedules import NewSchedule, Seeded
+from forge.storage.contract.schedules import NewSchedule, Seeded
 from tests.storage import children
 from tests.storage.helpers import clock, lead
 
@@ -34,7 +34,7 @@ def test_two_leaders_at_work_fire_every_slot_of_every_schedule_once(storage: Sto
     for name, at in first.items():
         found = schedules.find(storage, name)
         assert found.next_at is not None and found.last_slot is not None
-        expected = list(Slots("* * * * * *").between(at - timedelta(seconds=1), found.last_slot))
+        expected = list(FireTimes("* * * * * *").between(at - timedelta(seconds=1), found.last_slot))
         assert ids(storage, name) == {schedules.job_at(found, slot).id for slot in expected}
         assert [each.slot for each in storage.schedules.slots(name, 10_000)] == expected[::-1]
         assert found.next_at > found.last_slot >= now - timedelta(seconds=1)

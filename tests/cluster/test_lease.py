@@ -9,7 +9,7 @@ import pytest
 from forge.cluster.lease import Lease
 from forge.errors import DatabaseError
 from forge.storage import Storage
-from forge.storage.leases import Answer, Holder, Leader, Leases
+from forge.storage.contract.leases import Holder, Leader, LeaseAnswer, LeaseStore
 
 from .test_service import Clock
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.impl_free
 TTL = 15.0
 
 
-class Fake(Leases):
+class Fake(LeaseStore):
     """A lease with the test's clock; `takes` is how long an answer needs, `away` is an outage."""
 
     def __init__(self, clock: Clock) -> None:
@@ -30,13 +30,13 @@ class Fake(Leases):
         if self.away:
             raise DatabaseError("away")
 
-    def acquire(self, holder: Holder, ttl: float) -> Answer:
+    def acquire(self, holder: Holder, ttl: float) -> LeaseAnswer:
         self.asked.append(holder)
         self._answer()
         if self.key not in ("", holder.key) and self.clock.now < self.until:
-            return Answer(None, self.until - self.clock.now)
+            return LeaseAnswer(None, self.until - self.clock.now)
         self.number, self.key, self.until = self.number + 1, holder.key, self.clock.now + ttl
-        return Answer(self.number, ttl)
+        return LeaseAnswer(self.number, ttl)
 
     def renew(self, term: int, holder: Holder, ttl: float) -> bool:
         self._answer()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from forge import fastpath
 from forge.cluster.metrics import BOUNDS, BUCKETS, Growth, Histogram, Tally, merged
-from forge.storage.metrics import COUNTERS, Part, Point, Standing
+from forge.storage.contract.metrics import COUNTERS, Point, QueueReport, Standing
 
 samples = st.floats(0, 1e7) | st.floats(1e-6, 1e-3) | st.sampled_from([0.0, 1e-5, *BOUNDS[::20]])
 patient = settings(deadline=None)
@@ -76,11 +76,13 @@ def test_what_is_new_is_told_once() -> None:
     other.count("reaped")
     fastpath.timed(tally.times, 0.5, 1_000_000, 2.0, 0.0)
     run_time, latency = {bisect_left(BOUNDS, 0.5): 1}, {bisect_left(BOUNDS, 1.0): 1}
-    assert growth.part("letters", tally, other) == Part("letters", {"completed": 3, "reaped": 1}, latency, run_time)
+    assert growth.part("letters", tally, other) == QueueReport(
+        "letters", {"completed": 3, "reaped": 1}, latency, run_time
+    )
     assert growth.part("letters", tally, other) is None
     tally.count("completed", 2)
     tally.count("failed")
-    assert growth.part("letters", tally, other) == Part("letters", {"completed": 2, "failed": 1}, {}, {})
+    assert growth.part("letters", tally, other) == QueueReport("letters", {"completed": 2, "failed": 1}, {}, {})
 
 
 def test_a_count_that_was_too_high_is_taken_back() -> None:
@@ -89,7 +91,7 @@ def test_a_count_that_was_too_high_is_taken_back() -> None:
     tally.count("completed", 5)
     growth.part("letters", tally)
     tally.count("completed", -1)
-    assert growth.part("letters", tally) == Part("letters", {"completed": -1}, {}, {})
+    assert growth.part("letters", tally) == QueueReport("letters", {"completed": -1}, {}, {})
 
 
 def test_arrays_of_any_kind_are_looked_at_by_name() -> None:

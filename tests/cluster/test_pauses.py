@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from forge.cluster import schedules
-from forge.cluster.cron import Slots
+from forge.cluster.cron import FireTimes
 from forge.cluster.firing import ON_TIME, Cron, slots_to_fire
 from forge.job import JobFilter
 from forge.storage import Storage
-from forge.storage.schedules import NewSchedule, Schedule, Seeded
+from forge.storage.contract.schedules import NewSchedule, Schedule, Seeded
 from tests.storage.helpers import age, clock, lead, sql
 
 pytestmark = pytest.mark.impl_free
@@ -91,7 +91,7 @@ def test_pausing_over_and_over_costs_no_time_but_those_in_the_pauses(storage: St
     cron.run_once(TERM)
     slots = fired(storage)
     assert slots
-    for slot in Slots(EVERY_SECOND).between(slots[0] - SECOND, slots[-1]):
+    for slot in FireTimes(EVERY_SECOND).between(slots[0] - SECOND, slots[-1]):
         assert slot in slots or any(since and since < slot <= until for since, until in pauses), slot
     assert len(storage.find(JobFilter(kinds=["k"]), limit=100).jobs) == len(slots)
 
@@ -100,7 +100,7 @@ def test_pausing_over_and_over_costs_no_time_but_those_in_the_pauses(storage: St
 @pytest.mark.parametrize("seed", range(10))
 def test_every_time_outside_the_pauses_fires_once(seed: int, catch_up: Any) -> None:
     """A leader that looks every second, and somebody who pauses and resumes at any moment: by a clock of our own."""
-    chance, slots = random.Random(seed), Slots(EVERY_SECOND)
+    chance, slots = random.Random(seed), FireTimes(EVERY_SECOND)
     held = Schedule(name="x", expression=EVERY_SECOND, kind="k", catch_up=catch_up, next_at=NOON + SECOND)
     found, expected, since = list[datetime](), set[datetime](), NOON
     now, look_at = NOON, NOON + SECOND
@@ -122,7 +122,7 @@ def test_every_time_outside_the_pauses_fires_once(seed: int, catch_up: Any) -> N
     assert found == sorted(expected)
 
 
-def look(held: Schedule, slots: Slots, now: datetime, found: list[datetime]) -> Schedule:
+def look(held: Schedule, slots: FireTimes, now: datetime, found: list[datetime]) -> Schedule:
     """One look of the leader, who has gone on without a break."""
     if held.paused or held.next_at is None or held.next_at > now:
         return held
@@ -132,7 +132,7 @@ def look(held: Schedule, slots: Slots, now: datetime, found: list[datetime]) -> 
 
 
 def test_pauses_that_nobody_looks_at_are_few(storage: Storage) -> None:
-    slots = Slots(EVERY_SECOND)
+    slots = FireTimes(EVERY_SECOND)
     held = Schedule(name="x", expression=EVERY_SECOND, kind="k", next_at=NOON)
     for n in range(3 * schedules.MOST_PAUSES):
         now = NOON + 2 * n * SECOND

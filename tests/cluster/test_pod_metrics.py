@@ -12,8 +12,8 @@ import pytest
 from forge.cluster.metrics import Histogram, merged
 from forge.cluster.rollup import RollUp
 from forge.storage import Storage
-from forge.storage.leases import Holder
-from forge.storage.metrics import Point
+from forge.storage.contract.leases import Holder
+from forge.storage.contract.metrics import Point
 from tests.master.conftest import Project, eventually, making
 from tests.storage.helpers import age
 

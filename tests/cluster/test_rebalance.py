@@ -9,7 +9,7 @@ import pytest
 from forge.cluster.rebalance import ALONE, EVERY, LOOK_EVERY, TELL_AGAIN, Rebalance
 from forge.errors import LostLease
 from forge.storage import Storage
-from forge.storage.leases import Holder
+from forge.storage.contract.leases import Holder
 from tests.storage.helpers import plain_job
 
 pytestmark = pytest.mark.impl_free

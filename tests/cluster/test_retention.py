@@ -14,7 +14,7 @@ from forge.errors import LostLease
 from forge.job import Done, Ending, Status
 from forge.storage import Storage
 from forge.storage.contract import Pruned
-from forge.storage.leases import Holder
+from forge.storage.contract.leases import Holder
 from tests.storage.helpers import age, long_ago, plain_jobs
 
 pytestmark = pytest.mark.impl_free

@@ -10,8 +10,8 @@ from forge.config import Config
 from forge.errors import LostLease
 from forge.job import NewJob
 from forge.storage import Storage
-from forge.storage.leases import Holder
-from forge.storage.metrics import Part, Report, Standing
+from forge.storage.contract.leases import Holder
+from forge.storage.contract.metrics import MetricReport, QueueReport, Standing
 from tests.storage.helpers import age, plain_jobs, sql
 from tests.storage.test_metrics import id_at
 
@@ -71,7 +71,9 @@ def test_a_queue_that_has_nothing_left_says_so_once(storage: Storage, url: str, 
 
 def test_all_that_is_due_is_rolled_up_in_one_round(storage: Storage, url: str, term: int) -> None:
     for number in range(1, 6):
-        storage.metrics.write(Report("w", number, 1, [Part("letters", {"completed": 1}, {3: 1}, {4: 1})], None))
+        storage.metrics.write(
+            MetricReport("w", number, 1, [QueueReport("letters", {"completed": 1}, {3: 1}, {4: 1})], None)
+        )
         age(url, "metric_part", "minute", 300)
     RollUp(storage).run_once(term)
     assert sql(url, "select count(*) from {metric_part}") == [(0,)]
@@ -80,7 +82,7 @@ def test_all_that_is_due_is_rolled_up_in_one_round(storage: Storage, url: str, t
 
 
 def test_what_is_old_goes_and_the_rest_stays(storage: Storage, url: str, term: int) -> None:
-    storage.metrics.write(Report("w", 1, 1, [Part("letters", {"completed": 1}, {}, {})], None))
+    storage.metrics.write(MetricReport("w", 1, 1, [QueueReport("letters", {"completed": 1}, {}, {})], None))
     age(url, "metric_part", "minute", 31 * 86_400)
     RollUp(storage).run_once(term)
     assert [point.counts["completed"] for point in storage.metrics.read(NEVER, EVER) if point.counts["completed"]] == []

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from forge.cluster import service as skeleton
-from forge.cluster.service import HASTE, JITTER, Runner, Service
+from forge.cluster.service import HASTE, JITTER, Service, ServiceRunner
 from forge.errors import DatabaseError, LostLease
 from tests.master.conftest import eventually
 
@@ -77,7 +77,7 @@ def fail(error: Exception) -> Callable[[], str | None]:
     return do
 
 
-def rounds(runner: Runner, clock: Clock, seconds: float, step: float = 0.25) -> None:
+def rounds(runner: ServiceRunner, clock: Clock, seconds: float, step: float = 0.25) -> None:
     """Let time pass."""
     for _ in range(round(seconds / step)):
         clock.now += step
@@ -86,7 +86,7 @@ def rounds(runner: Runner, clock: Clock, seconds: float, step: float = 0.25) -> 
 
 def test_a_service_runs_at_its_pace_give_or_take_the_jitter() -> None:
     clock, service = Clock(), Told(every=10.0)
-    rounds(Runner([service], clock=clock), clock, 1000)
+    rounds(ServiceRunner([service], clock=clock), clock, 1000)
     assert 1000 / 12.5 <= len(service.terms) <= 1000 / 8 + 1
 
 
@@ -94,16 +94,16 @@ def test_pods_do_not_work_in_step() -> None:
     clock = Clock()
     services = [Told(every=10.0) for _ in range(50)]
     for service in services:
-        runner = Runner([service], clock=clock)
+        runner = ServiceRunner([service], clock=clock)
         for turn in runner._turns:
             assert clock.now <= turn.at <= clock.now + 10
-    firsts = {round(turn.at, 3) for service in services for turn in Runner([service], clock=clock)._turns}
+    firsts = {round(turn.at, 3) for service in services for turn in ServiceRunner([service], clock=clock)._turns}
     assert len(firsts) > 10
 
 
 def test_a_service_for_which_there_is_something_to_do_is_run_within_a_second() -> None:
     clock, service, other = Clock(), Told(every=60.0), Told(every=60.0, name="other")
-    runner = Runner([service, other], clock=clock)
+    runner = ServiceRunner([service, other], clock=clock)
     rounds(runner, clock, 100)
     before, beside = len(service.terms), len(other.terms)
     runner.hasten(service.name)
@@ -117,7 +117,7 @@ def test_a_service_for_which_there_is_something_to_do_is_run_within_a_second() -
 
 def test_what_is_told_during_a_round_is_not_forgotten_at_its_end() -> None:
     clock, service = Clock(), Told(every=60.0)
-    runner = Runner([service], clock=clock)
+    runner = ServiceRunner([service], clock=clock)
 
     def do() -> str | None:
         if len(service.terms) == 1:
@@ -134,7 +134,7 @@ def test_what_is_told_during_a_round_is_not_forgotten_at_its_end() -> None:
 
 def test_a_service_may_ask_for_its_next_round_soon() -> None:
     clock, service = Clock(), Told(every=60.0)
-    runner = Runner([service], clock=clock)
+    runner = ServiceRunner([service], clock=clock)
 
     def do() -> str | None:
         service.every = 1.0 if len(service.terms) < 5 else 1000.0
@@ -149,7 +149,7 @@ def test_errors_make_the_pauses_longer_up_to_a_bound_and_success_makes_them_shor
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock, service = Clock(), Told(fail(DatabaseError("the disk is full")), every=1.0)
-    runner = Runner([service], clock=clock)
+    runner = ServiceRunner([service], clock=clock)
     rounds(runner, clock, 600)
     failed = len(service.terms)
     assert 600 / (skeleton.LONGEST_BACKOFF * 1.2) <= failed <= 6 + 600 / (skeleton.LONGEST_BACKOFF * 0.8)
@@ -163,7 +163,7 @@ def test_errors_make_the_pauses_longer_up_to_a_bound_and_success_makes_them_shor
 
 def test_an_error_in_one_service_does_not_keep_the_others_from_their_rounds(caplog: pytest.LogCaptureFixture) -> None:
     clock, bad, good = Clock(), Told(fail(ZeroDivisionError("by zero")), every=1.0, name="bad"), Told(every=1.0)
-    rounds(Runner([bad, good], clock=clock), clock, 60)
+    rounds(ServiceRunner([bad, good], clock=clock), clock, 60)
     assert len(good.terms) >= 45
     assert "ZeroDivisionError: by zero; trying again" in caplog.text
 
@@ -171,14 +171,14 @@ def test_an_error_in_one_service_does_not_keep_the_others_from_their_rounds(capl
 def test_what_a_round_did_is_logged_and_nothing_is_not(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     clock, service = Clock(), Told(lambda: "3 rows deleted" if len(service.terms) == 2 else None, every=1.0)
-    rounds(Runner([service], clock=clock), clock, 30)
+    rounds(ServiceRunner([service], clock=clock), clock, 30)
     assert [record.getMessage() for record in caplog.records] == ["3 rows deleted"]
 
 
 def test_a_leader_service_runs_only_with_a_term_and_at_once_when_there_is_one() -> None:
     clock, lease = Clock(), Leading()
     led, free = Told(leader_only=True, every=1000.0), Told(every=1.0)
-    runner = Runner([led, free], lease, clock=clock)
+    runner = ServiceRunner([led, free], lease, clock=clock)
     rounds(runner, clock, 2000)
     assert led.terms == []
     assert set(free.terms) == {None}
@@ -197,7 +197,7 @@ def test_who_has_just_started_begins_with_what_is_urgent() -> None:
     clock, lease = Clock(), Leading(term=1)
     led, pressing = Told(every=600, leader_only=True), Told(every=600, leader_only=True)
     pressing.urgent = True
-    runner = Runner([led, pressing], lease, clock=clock, quiet=5.0)
+    runner = ServiceRunner([led, pressing], lease, clock=clock, quiet=5.0)
     for turn in runner._turns:
         turn.at = clock.now + 600
     runner.run_due()
@@ -212,14 +212,14 @@ def test_who_has_just_started_begins_with_what_is_urgent() -> None:
 
 def test_without_a_lease_no_leader_service_runs() -> None:
     clock, led = Clock(), Told(leader_only=True, every=1.0)
-    rounds(Runner([led], clock=clock), clock, 10)
+    rounds(ServiceRunner([led], clock=clock), clock, 10)
     assert led.terms == []
 
 
 def test_a_refused_write_drops_the_term_before_the_next_leader_service_runs(caplog: pytest.LogCaptureFixture) -> None:
     clock, lease = Clock(), Leading(7)
     first, second = (Told(fail(LostLease("over")), leader_only=True, every=1.0, name=name) for name in "ab")
-    rounds(Runner([first, second], lease, clock=clock), clock, 60)
+    rounds(ServiceRunner([first, second], lease, clock=clock), clock, 60)
     assert lease.dropped == [7]
     assert first.terms + second.terms == [7]
     assert "trying again" not in caplog.text
@@ -228,7 +228,7 @@ def test_a_refused_write_drops_the_term_before_the_next_leader_service_runs(capl
 def test_the_lease_is_tended_while_a_round_takes_long_and_given_back_only_after_it() -> None:
     go, lease = threading.Event(), Leading(7)
     service = Told(lambda: str(go.wait(60)), leader_only=True, every=0.001)
-    runner = Runner([service], lease)
+    runner = ServiceRunner([service], lease)
     runner.start()
     eventually(lambda: service.terms)
     before = lease.tended
@@ -248,7 +248,7 @@ def test_a_leader_whose_service_hangs_lets_another_pod_lead(
     monkeypatch.setattr(skeleton, "STUCK_AFTER", 0.05)
     go, lease = threading.Event(), Leading(7)
     service = Told(lambda: str(go.wait(60)), leader_only=True, every=0.001)
-    runner = Runner([service], lease)
+    runner = ServiceRunner([service], lease)
     runner.start()
     eventually(lease.released.is_set)
     tended = lease.tended
@@ -263,7 +263,7 @@ def test_a_service_that_hangs_keeps_no_other_from_its_rounds() -> None:
     go, lease = threading.Event(), Leading(7)
     stuck = Told(lambda: str(go.wait(60)), leader_only=True, every=0.001, name="stuck")
     led, free = Told(leader_only=True, every=0.001), Told(every=0.001)
-    runner = Runner([stuck, led, free], lease)
+    runner = ServiceRunner([stuck, led, free], lease)
     runner.start()
     eventually(lambda: stuck.terms)
     before = len(led.terms), len(free.terms)
@@ -284,7 +284,7 @@ def test_a_hanging_service_of_every_pod_does_not_cost_the_lease(monkeypatch: pyt
     monkeypatch.setattr(skeleton, "STUCK_AFTER", 0.0)
     go, lease = threading.Event(), Leading(7)
     service = Told(lambda: str(go.wait(60)), every=0.001)
-    runner = Runner([service], lease)
+    runner = ServiceRunner([service], lease)
     runner.start()
     eventually(lambda: service.terms)
     before = lease.tended
@@ -296,7 +296,7 @@ def test_a_hanging_service_of_every_pod_does_not_cost_the_lease(monkeypatch: pyt
 
 
 def test_a_runner_with_nothing_to_run_stops_at_once() -> None:
-    runner = Runner([])
+    runner = ServiceRunner([])
     runner.start()
     runner.stop()
     assert runner.join(60)
@@ -309,7 +309,7 @@ def test_who_hears_that_nobody_leads_asks_at_once() -> None:
             return 3600.0
 
     lease = Patient()
-    runner = Runner([], lease)
+    runner = ServiceRunner([], lease)
     runner.start()
     eventually(lambda: lease.tended == 1)
     runner.poke()
@@ -330,7 +330,7 @@ def test_when_one_service_is_well_again_the_others_do_not_wait_out_their_pauses(
         return None
 
     quick, slow, sick = Told(do, every=1.0), Told(do, every=2.0), Told(fail(ValueError("for good")), every=1.0)
-    runner = Runner([quick, slow, sick], clock=clock)
+    runner = ServiceRunner([quick, slow, sick], clock=clock)
     rounds(runner, clock, 1000)
     before, failed = len(slow.terms), len(sick.terms)
     assert before <= 12

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from forge.cluster.shares import Held, changes, grants, targets
-from forge.storage.shares import Change, Cluster, Member, Share
+from forge.storage.contract.shares import Cluster, Member, Share, ShareChange
 
 pytestmark = pytest.mark.impl_free
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -211,24 +211,24 @@ def test_only_rows_that_differ_are_written() -> None:
     pods = [Member(pod, ("a", "b"), 1) for pod in (3, 1, 2)]
     rows = [Share(1, "a", 3, 3, 3), Share(2, "a", 3, 3, 3), Share(3, "a", 3, 3, 3), Share(1, "b", None, 1, 1)]
     found = changes(Cluster({"a": 10, "b": 1}, pods, rows))
-    assert found == [Change(1, "b", 1), Change(2, "a", 4), Change(2, "b", 0), Change(3, "b", 0)]
+    assert found == [ShareChange(1, "b", 1), ShareChange(2, "a", 4), ShareChange(2, "b", 0), ShareChange(3, "b", 0)]
 
 
 def test_a_pod_that_serves_a_queue_no_more_gives_its_workers_up_before_its_row_goes() -> None:
     pods = [Member(1, ("a",), 1), Member(2, (), 1)]
     has = Share(2, "a", 5, 5, 5)
-    assert changes(Cluster({"a": 10}, pods, [Share(1, "a", 5, 5, 5), has])) == [Change(2, "a", 0)]
+    assert changes(Cluster({"a": 10}, pods, [Share(1, "a", 5, 5, 5), has])) == [ShareChange(2, "a", 0)]
     assert changes(
         Cluster({"a": 10}, pods, [Share(1, "a", 5, 5, 5), has._replace(workers=0, applied=0, running=2)])
-    ) == [Change(1, "a", 8)]
+    ) == [ShareChange(1, "a", 8)]
     assert changes(
         Cluster({"a": 10}, pods, [Share(1, "a", 8, 8, 8), has._replace(workers=0, applied=0, running=0)])
     ) == [
-        Change(1, "a", 10),
-        Change(2, "a", None),
+        ShareChange(1, "a", 10),
+        ShareChange(2, "a", None),
     ]
 
 
 def test_a_pod_without_capacity_and_a_queue_without_settings_take_no_part() -> None:
     pods = [Member(1, ("a", "b"), 1), Member(2, ("a",), 0)]
-    assert changes(Cluster({"a": 10}, pods, [])) == [Change(1, "a", 10)]
+    assert changes(Cluster({"a": 10}, pods, [])) == [ShareChange(1, "a", 10)]

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 import psycopg
 import pytest
 
-from forge.cluster.cron import Slots
+from forge.cluster.cron import FireTimes
 from forge.cluster.schedules import job_at
 from forge.job import JobFilter
 from tests.master.conftest import Pod, Project, eventually
@@ -63,7 +63,7 @@ def missed_and_doubled(project: Project, first: dict[str, datetime]) -> tuple[se
     for n, (name, at) in enumerate(first.items()):
         schedule = project.app.schedules.get(name)
         assert schedule.last_slot is not None
-        due = list(Slots(EVERY_SECOND).between(at - timedelta(seconds=1), schedule.last_slot))
+        due = list(FireTimes(EVERY_SECOND).between(at - timedelta(seconds=1), schedule.last_slot))
         missed |= set(due) - {each.slot for each in project.app.storage.schedules.slots(name, 10_000)}
         assert schedule.next_at == schedule.last_slot + timedelta(seconds=1)
         jobs = project.app.storage.find(JobFilter(tag=f"cron:{name}"), limit=10_000).jobs

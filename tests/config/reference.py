@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from forge.config.model import Config
-from forge.config.setting import REQUIRED, Section, Slot, slots
+from forge.config.setting import REQUIRED, DeclaredSetting, Section, declared_settings
 from forge.config.values import wanted
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
@@ -19,24 +19,24 @@ _MARKED = re.compile(r"(<!-- settings: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL
 def sections() -> dict[str, type[Section]]:
     """Every table, by the name it is marked with in the page."""
     found: dict[str, type[Section]] = {"top": Config}
-    for name, slot in slots(Config).items():
+    for name, slot in declared_settings(Config).items():
         if section := slot.table or slot.tables:
             found[name] = section
-            found |= {f"{name}.NAME": each.tables for each in slots(section).values() if each.tables}
+            found |= {f"{name}.NAME": each.tables for each in declared_settings(section).values() if each.tables}
     return found
 
 
 def table(section: type[Section]) -> str:
     """The reference of one table."""
-    rows = [_row(slot) for slot in slots(section).values() if not slot.table and not slot.tables]
+    rows = [_row(slot) for slot in declared_settings(section).values() if not slot.table and not slot.tables]
     return "".join(f"| {' | '.join(row)} |\n" for row in [("key", "default", "takes", "meaning"), ("---",) * 4, *rows])
 
 
-def _row(slot: Slot) -> tuple[str, str, str, str]:
+def _row(slot: DeclaredSetting) -> tuple[str, str, str, str]:
     return f"`{slot.name}`", _default(slot), _takes(slot), slot.about.help
 
 
-def _default(slot: Slot) -> str:
+def _default(slot: DeclaredSetting) -> str:
     if slot.default is REQUIRED:
         return "required"
     if slot.default is None or slot.default in ((), {}):
@@ -45,7 +45,7 @@ def _default(slot: Slot) -> str:
     return f"`{json.dumps(value)}`"
 
 
-def _takes(slot: Slot) -> str:
+def _takes(slot: DeclaredSetting) -> str:
     if typing.get_origin(slot.type) is Literal:
         return ", ".join(f"`{choice}`" for choice in typing.get_args(slot.type))
     words = wanted(slot).partition(", such as")[0]

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from forge import codec, config
-from forge.config import checks
-from forge.config.setting import slots
+from forge.config import QUEUE_KEYS, checks
+from forge.config.setting import declared_settings
 from forge.errors import ConfigError, InvalidJob
 from forge.job import QueueSettings
-from forge.storage.contract import SETTINGS, check_settings
+from forge.storage.shared.queue_settings import check_settings
 from tests.config import reference
 from tests.config.conftest import Load
 
@@ -201,9 +201,9 @@ def test_nothing_secret_is_shown_and_everything_has_an_origin(load: Load) -> Non
 
 def test_a_queues_row_has_the_defaults_and_bounds_of_the_database() -> None:
     row = config.QueueConfig().row()
-    assert row == {k: v for k, v in dataclasses.asdict(QueueSettings("q")).items() if k in SETTINGS}
+    assert row == {k: v for k, v in dataclasses.asdict(QueueSettings("q")).items() if k in QUEUE_KEYS}
     for end in ("low", "high"):
-        extremes = {name: getattr(slots(config.QueueConfig)[name].about, end) for name in row}
+        extremes = {name: getattr(declared_settings(config.QueueConfig)[name].about, end) for name in row}
         check_settings("q", {name: value for name, value in extremes.items() if value is not None})
 
 

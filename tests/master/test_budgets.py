@@ -12,8 +12,8 @@ from forge.errors import DatabaseError
 from forge.master.news import ErrandDone, News
 from forge.master.queues.pod_budgets import PodBudgets
 from forge.storage import Storage
-from forge.storage.budgets import Ask, Limit
 from forge.storage.contract import Incarnation
+from forge.storage.contract.budgets import Ask, Limit
 
 pytestmark = pytest.mark.impl_free
 

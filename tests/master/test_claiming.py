@@ -14,7 +14,7 @@ from forge.job import Claim
 from forge.master.pod_state import PodState
 from forge.master.queues.claimer import LEAST_BYTES, MOST_HELD, Claimer
 from forge.master.queues.local_queue import LocalQueue
-from forge.storage.low_water import MOST_BYTES, LowWater
+from forge.storage.shared.low_water import MOST_BYTES, LowWater
 
 from .test_lanes import claims, lane
 

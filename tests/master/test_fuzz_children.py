@@ -20,7 +20,7 @@ from forge.job import Line, NewJob
 from forge.master.message_checks import schedule
 from forge.master.workers import requests as questions
 from forge.protocol import new_job_of, record_of
-from forge.storage.schedules import NewSchedule
+from forge.storage.contract.schedules import NewSchedule
 
 from .readers import (
     DONE,

@@ -18,7 +18,7 @@ from forge.master.pod.meter import AT_LEAST, EVERY, Meter, Metering, Processes
 from forge.master.pod.process_use import Vitals, use_of
 from forge.storage import Storage, open_storage
 from forge.storage.contract import Incarnation
-from forge.storage.metrics import Report, Taken
+from forge.storage.contract.metrics import MetricReport, ReportTaken
 from tests.storage.helpers import plain_job, plain_jobs
 
 from .conftest import eventually
@@ -31,7 +31,7 @@ def claim(queue: str = "letters", number: int = 1) -> Claim:
 
 
 def counted(meter: Meter) -> dict[str, int]:
-    from forge.storage.metrics import COUNTERS
+    from forge.storage.contract.metrics import COUNTERS
 
     return {name: n for name, n in zip(COUNTERS, meter.tally("letters").counts, strict=True) if n}
 
@@ -117,7 +117,7 @@ class Unsure:
     def __init__(self, real: Storage) -> None:
         self.real, self.away, self.takes = real, False, True
 
-    def write(self, report: Report) -> Taken:
+    def write(self, report: MetricReport) -> ReportTaken:
         if self.takes:
             taken = self.real.metrics.write(report)
         if self.away:

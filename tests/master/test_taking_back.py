@@ -17,7 +17,7 @@ from forge.master.queues.job_pace import AHEAD, JobPace
 from forge.master.queues.local_queue import LocalQueue
 from forge.master.queues.long_kinds import LongKinds, long_ones
 from forge.master.queues.waiting_jobs import WaitingJobs
-from forge.storage.lines import Turns
+from forge.storage.contract.lines import Turns
 
 from .conftest import Project, eventually
 

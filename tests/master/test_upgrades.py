@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import forge
-from forge.storage.migrations import migrations
+from forge.storage.shared.migrations import migrations
 from tests.master.conftest import Project, eventually
 from tests.storage.helpers import TABLES
 

@@ -12,10 +12,11 @@ import pytest
 
 from forge.errors import ConfigError, DatabaseError, SchemaError
 from forge.job import Enqueued
-from forge.storage.migrations import Migration, migrations
+from forge.storage.contract.schema import Migration
+from forge.storage.shared.migrations import migrations
 from forge.storage.sqlite import SqliteStorage, database
 from forge.storage.sqlite.database import parse_url
-from forge.storage.sqlite.drivers import DRIVERS, Connection, DriverName
+from forge.storage.sqlite.drivers import DRIVERS, DriverName, SqliteConnection
 from forge.storage.sqlite.schema import _statements
 
 from .helpers import elsewhere, some_jobs, start_child
@@ -59,7 +60,7 @@ def test_only_its_owner_can_read_the_file_from_its_first_moment(
 ) -> None:
     seen = []
 
-    def spy(where: str, **options: Any) -> Connection:
+    def spy(where: str, **options: Any) -> SqliteConnection:
         seen.append(os.stat(where).st_mode & 0o777)
         return real(where, **options)
 

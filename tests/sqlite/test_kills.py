@@ -13,7 +13,7 @@ import pytest
 
 from forge.job import Dead, Done, Ending, Failed, Status
 from forge.storage.sqlite import SqliteStorage
-from forge.storage.sqlite.drivers import Connection
+from forge.storage.sqlite.drivers import SqliteConnection
 
 from .helpers import elsewhere, ids, in_child, some_jobs, start_child
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.impl_free
 class Killed:
     """A connection whose process dies right after its `at`-th statement."""
 
-    def __init__(self, conn: Connection, at: int) -> None:
+    def __init__(self, conn: SqliteConnection, at: int) -> None:
         self._conn = conn
         self._left = at
 

@@ -11,10 +11,11 @@ import pytest
 from forge import fastpath
 from forge.errors import UsageError
 from forge.job import Deduped, Done, Ending, Enqueued, Failed, JobFilter, Receipt, Status
-from forge.storage.contract import Plan, run_plan
+from forge.storage.contract import Plan
+from forge.storage.shared.plans import run_plan
+from forge.storage.shared.statements import load_queries
 from forge.storage.sqlite import SqliteStorage, rows
 from forge.storage.sqlite.drivers import DRIVERS, DriverName
-from forge.storage.statements import load_queries
 
 from .helpers import ids, some_jobs
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import apsw
 import pytest
 
+from forge.storage.shared.statements import load_queries
 from forge.storage.sqlite import SqliteStorage
-from forge.storage.statements import load_queries
 
 from .helpers import in_child, some_jobs
 

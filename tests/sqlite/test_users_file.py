@@ -6,14 +6,14 @@ from pathlib import Path
 
 from forge.job import Done, Ending, Status
 from forge.storage.sqlite import SqliteStorage
-from forge.storage.sqlite.drivers import DRIVERS, Connection, DriverName
+from forge.storage.sqlite.drivers import DRIVERS, DriverName, SqliteConnection
 from tests.storage.helpers import TABLES, plain_job
 
 INDEXES = "job_claim", "job_line", "schedule_due", "share_queue"
 
 
 def test_tables_of_the_users_named_job_or_queue_are_left_alone(path: Path, driver: DriverName) -> None:
-    mine: Connection = DRIVERS[driver](str(path), create=True)
+    mine: SqliteConnection = DRIVERS[driver](str(path), create=True)
     for name in (*TABLES, *INDEXES):
         mine.rows(f"create table {name} (title text)")
         mine.rows(f"insert into {name} values ('mine')")

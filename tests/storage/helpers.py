@@ -20,8 +20,9 @@ import psycopg
 
 from forge.job import Claim, Done, Ending, Enqueued, Failed, Job, NewJob, Outcome, Receipt, Status
 from forge.storage import Storage
-from forge.storage.contract import Incarnation, Plan, Step, run_plan
-from forge.storage.statements import Query
+from forge.storage.contract import Incarnation, Plan, Step
+from forge.storage.contract.statements import Query
+from forge.storage.shared.plans import run_plan
 
 _numbers = itertools.count(1)
 

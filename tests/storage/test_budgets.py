@@ -10,8 +10,8 @@ import pytest
 
 from forge.errors import DatabaseError, ForgeError, UsageError
 from forge.storage import Storage, open_storage
-from forge.storage.budgets import LEASE, Ask, Budget, Grant, Limit
 from forge.storage.contract import Incarnation
+from forge.storage.contract.budgets import LEASE, Ask, Budget, Grant, Limit
 
 from .helpers import age, is_sqlite, sql
 

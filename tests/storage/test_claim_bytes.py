@@ -9,8 +9,9 @@ import pytest
 from forge.job import Line, NewJob
 from forge.storage import Storage
 from forge.storage.contract import Incarnation, LowWater
-from forge.storage.lines import Turns, claim_in_turn
-from forge.storage.low_water import MOST_BYTES, full, payload_bytes
+from forge.storage.contract.lines import Turns
+from forge.storage.shared.low_water import MOST_BYTES, full, payload_bytes
+from forge.storage.shared.walking import claim_in_turn
 
 from .helpers import ids, new_id, plain_jobs
 

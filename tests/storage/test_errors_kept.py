@@ -6,7 +6,8 @@ import pytest
 
 from forge.job import Ending, Failed, Released, Status
 from forge.storage import Storage
-from forge.storage.contract import ERRORS_KEPT, Incarnation
+from forge.storage.contract import Incarnation
+from forge.storage.shared.endings import ERRORS_KEPT
 
 from .helpers import one, plain_job
 

@@ -8,7 +8,8 @@ import pytest
 
 from forge.errors import ForgeError, SchemaError
 from forge.storage import Storage, open_storage
-from forge.storage.migrations import Migration, migrations
+from forge.storage.contract.schema import Migration
+from forge.storage.shared.migrations import migrations
 from forge.storage.sqlite import SqliteStorage
 
 from .helpers import full_job, is_sqlite, one, sql

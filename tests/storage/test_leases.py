@@ -17,10 +17,9 @@ from forge.errors import DatabaseError, LostLease
 from forge.job import Status
 from forge.storage import Storage, open_storage
 from forge.storage.contract import Incarnation
-from forge.storage.leases import Answer, Holder, Leader
+from forge.storage.contract.leases import Holder, Leader, LeaseAnswer
 from forge.storage.postgres import PostgresStorage
-from forge.storage.postgres.connection import Connection
-from forge.storage.postgres.leases import led
+from forge.storage.postgres.database import PostgresConnection
 
 from .helpers import age, during, end, is_sqlite, long_ago, plain_jobs, sql
 
@@ -224,9 +223,9 @@ def test_of_many_that_find_it_lapsed_exactly_one_leads(url: str, storage: Storag
     lead(storage, "z")
     for _ in range(5):
         expire(url)
-        start, answers = threading.Barrier(8), list[Answer]()
+        start, answers = threading.Barrier(8), list[LeaseAnswer]()
 
-        def ask(name: str, start: threading.Barrier = start, answers: list[Answer] = answers) -> None:
+        def ask(name: str, start: threading.Barrier = start, answers: list[LeaseAnswer] = answers) -> None:
             with open_storage(url, pool_size=1) as own:
                 own.leases.leader()  # connected
                 start.wait(60)
@@ -271,13 +270,13 @@ def test_a_leader_that_was_stopped_in_the_middle_of_a_write_is_cut_off_by_the_se
         ended: list[object] = []
 
         def write() -> None:
-            def work(conn: Connection) -> None:
+            def work(conn: PostgresConnection) -> None:
                 writing.set()
                 woken.wait(60)
                 conn.execute("insert into forge.queue (name) values ('written too late')")
 
             try:
-                led(paused._db, paused._queries, first, work)
+                paused._led(first, work)
             except LostLease as e:
                 ended.append(e)
 

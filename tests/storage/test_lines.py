@@ -24,7 +24,8 @@ from forge.job import (
 )
 from forge.storage import Storage, open_storage
 from forge.storage.contract import Incarnation, LowWater
-from forge.storage.lines import Taken, Turns, claim_in_turn
+from forge.storage.contract.lines import LineClaims, Turns
+from forge.storage.shared.walking import claim_in_turn
 
 from .helpers import (
     age,
@@ -368,7 +369,7 @@ def test_claims_at_once_by_many_connections_never_go_beyond_the_limit(storage: S
 # -- chains --------------------------------------------------------------------------------------------------------
 
 
-def chained(storage: Storage, who: Incarnation, n: int = 10, behind: int = 3) -> Taken:
+def chained(storage: Storage, who: Incarnation, n: int = 10, behind: int = 3) -> LineClaims:
     """A claim by somebody who runs up to so many jobs of a key one after the other."""
     return storage.lines.claim(who, QUEUE, n, behind=behind)
 
@@ -551,7 +552,7 @@ def test_whoever_is_alone_takes_it_all(storage: Storage, who: Incarnation) -> No
     taken = claim_in_turn(storage, who, QUEUE, 30, LowWater(), turns)
     assert len(taken.claims) == 30
     assert taken.more
-    assert claim_in_turn(storage, who, QUEUE, 30, LowWater(), turns) == Taken([], {}, False)
+    assert claim_in_turn(storage, who, QUEUE, 30, LowWater(), turns) == LineClaims([], {}, False)
 
 
 # -- budgets -------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from forge.cluster import schedules
 from forge.errors import ConfigError
 from forge.job import Ending, Released
 from forge.storage import open_storage
-from forge.storage.schedules import NewSchedule
+from forge.storage.contract.schedules import NewSchedule
 
 from .helpers import is_sqlite, plain_job
 

@@ -13,7 +13,7 @@ from forge.errors import DatabaseError
 from forge.job import Done, Ending, Enqueued
 from forge.storage import Storage, open_storage
 from forge.storage.contract import Incarnation, LowWater, Want
-from forge.storage.postgres import connection
+from forge.storage.postgres import database
 
 from .helpers import ids, plain_job, plain_jobs
 from .proxy import Proxy
@@ -89,7 +89,7 @@ def test_a_server_that_does_not_come_back_is_said_to_be_away_and_not_to_refuse(
         def connect(*_: Any, **__: Any) -> Any:
             raise psycopg.OperationalError("connection refused")
 
-        monkeypatch.setattr(connection.Connection, "connect", connect)
+        monkeypatch.setattr(database.PostgresConnection, "connect", connect)
         proxy.crash()
         with pytest.raises(DatabaseError, match=r"cannot use PostgreSQL at .*: connection refused"):
             storage.enqueue([plain_job()])

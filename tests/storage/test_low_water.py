@@ -16,7 +16,7 @@ from forge.errors import DatabaseError
 from forge.job import Claim, Released
 from forge.storage import Storage, open_storage
 from forge.storage.contract import Incarnation
-from forge.storage.low_water import MOST_BYTES, LowWater, scan
+from forge.storage.shared.low_water import MOST_BYTES, LowWater, scan
 
 from .helpers import end, fail, ids, plain_job, plain_jobs
 

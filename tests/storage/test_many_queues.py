@@ -8,8 +8,8 @@ import pytest
 
 from forge.storage import Storage
 from forge.storage.contract import Incarnation
+from forge.storage.shared.statements import load_queries
 from forge.storage.sqlite import SqliteStorage
-from forge.storage.statements import load_queries
 
 from .helpers import is_sqlite, sql
 

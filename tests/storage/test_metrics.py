@@ -15,16 +15,16 @@ from forge.errors import LostLease, UsageError
 from forge.job import Cancelled, Dead, Done, Ending, Failed, NewJob, Released, Snooze, Status, Throttled
 from forge.storage import Storage, open_storage
 from forge.storage.contract import Fates, Incarnation
-from forge.storage.leases import Holder
-from forge.storage.metrics import (
+from forge.storage.contract.leases import Holder
+from forge.storage.contract.metrics import (
     COUNTERS,
     DatabaseFigures,
-    Part,
+    MetricReport,
+    PodFigures,
     PodPoint,
     Point,
-    Report,
+    QueueReport,
     Standing,
-    Vitals,
 )
 from forge.storage.postgres import PostgresStorage
 
@@ -35,9 +35,9 @@ pytestmark = pytest.mark.impl_free
 
 NEVER, EVER = 0.0, 4e9
 DAY = 86_400.0
-LETTERS = Part("letters", {"completed": 5, "failed": 2, "dead": 1}, {3: 4, 40: 3}, {7: 5, 8: 2})
-PARCELS = Part("parcels", {"snoozed": 1, "throttled": 2, "crashed": 3, "cancelled": 4, "reaped": 6}, {}, {9: 1})
-VITALS = Vitals(
+LETTERS = QueueReport("letters", {"completed": 5, "failed": 2, "dead": 1}, {3: 4, 40: 3}, {7: 5, 8: 2})
+PARCELS = QueueReport("parcels", {"snoozed": 1, "throttled": 2, "crashed": 3, "cancelled": 4, "reaped": 6}, {}, {9: 1})
+VITALS = PodFigures(
     "north",
     4711,
     4,
@@ -56,8 +56,10 @@ def term(storage: Storage) -> int:
     return found
 
 
-def report(number: int, *parts: Part, pod: int = 1, writer: str = "w", vitals: Vitals | None = None) -> Report:
-    return Report(writer, number, pod, parts, vitals)
+def report(
+    number: int, *parts: QueueReport, pod: int = 1, writer: str = "w", vitals: PodFigures | None = None
+) -> MetricReport:
+    return MetricReport(writer, number, pod, parts, vitals)
 
 
 def whole(storage: Storage) -> dict[str, tuple[dict[str, int], Any, Any]]:
@@ -70,7 +72,7 @@ def whole(storage: Storage) -> dict[str, tuple[dict[str, int], Any, Any]]:
     return found
 
 
-def as_told(part: Part, times: int = 1) -> Any:
+def as_told(part: QueueReport, times: int = 1) -> Any:
     histograms = ({bucket: n * times for bucket, n in each.items()} for each in part[2:])
     return ({name: n * times for name, n in part.counts.items()}, *histograms)
 

@@ -7,8 +7,9 @@ import pytest
 from forge.errors import ForgeError, SchemaError
 from forge.job import Enqueued
 from forge.storage import Storage, open_storage
-from forge.storage.migrations import SchemaState, migrations
-from forge.storage.statements import load_queries
+from forge.storage.contract.schema import SchemaState
+from forge.storage.shared.migrations import migrations
+from forge.storage.shared.statements import load_queries
 
 from . import children
 from .helpers import columns, full_job, is_sqlite, one, plain_job, prepare, sql, told

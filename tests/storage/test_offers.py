@@ -12,8 +12,9 @@ import pytest
 
 from forge.job import Claim, NewJob, Status
 from forge.storage import Storage, open_storage
-from forge.storage.contract import Incarnation, run_plan
-from forge.storage.listener import Listener
+from forge.storage.contract import Incarnation
+from forge.storage.contract.listener import Listener
+from forge.storage.shared.plans import run_plan
 
 from .helpers import age, end, one, plain_job, plain_jobs, statuses
 

@@ -23,7 +23,7 @@ from forge.errors import DatabaseError, LostLease
 from forge.job import Claim, Deduped, Done, Ending, Enqueued, JobFilter, NewJob, Receipt, Status
 from forge.storage import Storage, open_storage
 from forge.storage.contract import LowWater, Pruned, RowsLocked, Want
-from forge.storage.leases import Holder
+from forge.storage.contract.leases import Holder
 
 from .helpers import check_whole, full_job, ids, plain_job, plain_jobs, told
 

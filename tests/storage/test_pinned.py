@@ -16,10 +16,10 @@ from psycopg import RawCursor
 from forge.job import Done, Ending
 from forge.storage import Storage, open_storage
 from forge.storage.contract import Incarnation, LowWater
-from forge.storage.low_water import Marks
 from forge.storage.postgres.rows import marks_params
-from forge.storage.postgres.wire import Context
-from forge.storage.statements import load_queries
+from forge.storage.postgres.wire import WireFormats
+from forge.storage.shared.low_water import Marks
+from forge.storage.shared.statements import load_queries
 from tests.conftest import new_database
 
 from .helpers import ids, plain_job, plain_jobs
@@ -60,7 +60,7 @@ def pinned(pg_server: str, pg_template: str) -> Iterator[Pinned]:
 def pages(url: str, name: str, marks: Marks, **params: Any) -> int:
     """That a statement touches, planned as forge has it planned."""
     queries = load_queries("postgres")
-    with psycopg.connect(url, context=Context()) as conn:
+    with psycopg.connect(url, context=WireFormats()) as conn:
         local = queries.plan_by_index.args("dollar", {"local": True})
         RawCursor(conn).execute(queries.plan_by_index.text("dollar"), local)
         query = getattr(queries, name)

@@ -19,12 +19,12 @@ from forge import fastpath
 from forge.job import Done, Ending, Failed, Line, NewJob, Throttled
 from forge.storage import Storage, open_storage
 from forge.storage.contract import Incarnation, LowWater
-from forge.storage.lines import Turns
+from forge.storage.contract.lines import Turns
 from forge.storage.postgres import PostgresStorage
 from forge.storage.postgres.rows import marks_params
-from forge.storage.postgres.wire import Context
+from forge.storage.postgres.wire import WireFormats
+from forge.storage.shared.statements import load_queries
 from forge.storage.sqlite import SqliteStorage
-from forge.storage.statements import load_queries
 from tests.conftest import new_database
 
 pytestmark = pytest.mark.impl_free
@@ -140,7 +140,7 @@ def test_on_postgresql_a_claim_among_many_reads_a_small_multiple_of_n(
 ) -> None:
     _, url = full_postgres
     queries = load_queries("postgres")
-    with psycopg.connect(url, context=Context()) as conn:
+    with psycopg.connect(url, context=WireFormats()) as conn:
         # The claim asks that its pod is known.
         conn.execute("insert into forge.pod (name, host, pid, queues) values ('p', 'h', 1, '{default}')")
         row = conn.execute("select max(id) from forge.pod").fetchone()

@@ -17,8 +17,8 @@ from forge.errors import ConfigError, DatabaseError
 from forge.job import Deduped, Done, Ending, Enqueued, JobFilter, Status
 from forge.storage import Storage, open_storage
 from forge.storage.contract import Incarnation, LowWater, Reaped, Want
-from forge.storage.postgres import claims, connection
-from forge.storage.shares import Change
+from forge.storage.contract.shares import ShareChange
+from forge.storage.postgres import claims, database
 
 from .helpers import (
     age,
@@ -304,7 +304,7 @@ def test_a_pod_that_somebody_is_about_to_remove_has_no_part_in_its_queues(pg_sto
     shares, who, other = pg_storage.shares, *(pg_storage.register(name, ["letters"], "north", 1) for name in "ab")
     pg_storage.set_queue("letters", max_workers=10)
     lead(pg_url, 3)
-    shares.assign(3, [Change(who.pod.id, "letters", 5), Change(other.pod.id, "letters", 5)])
+    shares.assign(3, [ShareChange(who.pod.id, "letters", 5), ShareChange(other.pod.id, "letters", 5)])
     assert [shares.look(pod, {"letters": 5}) for pod in (who, other)] == [{"letters": 5}] * 2
     sql(pg_url, f"update {{pod}} set reaped_at = now() where id = {other.pod.id}")
     assert shares.beat(other, {"letters": 5}) is None
@@ -312,7 +312,7 @@ def test_a_pod_that_somebody_is_about_to_remove_has_no_part_in_its_queues(pg_sto
     assert shares.look(who, {"letters": 5}) == {"letters": 10}, "nobody else has any"
     found = shares.cluster()
     assert ([pod.id for pod in found.pods], [share.pod for share in found.shares]) == ([who.pod.id], [who.pod.id])
-    shares.assign(3, [Change(other.pod.id, "letters", 7)])
+    shares.assign(3, [ShareChange(other.pod.id, "letters", 7)])
     assert sql(pg_url, f"select workers, running from {{share}} where pod = {other.pod.id}") == [(5, 5)]
     pg_storage.serve(who, [])
     assert shares.undeclared() == {"letters": False}
@@ -360,10 +360,10 @@ def test_a_reaper_may_take_longer_over_a_large_table_than_over_a_statement(
     """It is read in pieces, each of which is made to take half of the time that a statement has."""
     limit, pieces = 2.0, list[int]()
 
-    def pipeline(conn: connection.Connection, steps: Any) -> Any:
+    def pipeline(conn: database.PostgresConnection, steps: Any) -> Any:
         pieces.append(1)
         conn.execute("select pg_sleep(%s)", (limit / 2,))
-        return connection.pipeline(conn, steps)
+        return database.pipeline(conn, steps)
 
     monkeypatch.setattr(claims, "PAGES_AT_ONCE", 1)
     monkeypatch.setattr(claims, "pipeline", pipeline)

@@ -9,7 +9,8 @@ import pytest
 
 from forge.job import Dead, Done, Ending, Failed, Released, Status
 from forge.storage import Storage
-from forge.storage.contract import ERRORS_KEPT, Incarnation
+from forge.storage.contract import Incarnation
+from forge.storage.shared.endings import ERRORS_KEPT
 
 from .helpers import age, claimed, during, end, error, fail, full_job, ids, one, plain_job, plain_jobs
 

@@ -13,8 +13,8 @@ import pytest
 
 from forge.job import NewJob
 from forge.storage import Storage
-from forge.storage.schedules import Firing, NewSchedule, Schedule, Seeded
-from forge.storage.scheduling import Change
+from forge.storage.contract.schedules import Firing, NewSchedule, Schedule, Seeded
+from forge.storage.shared.scheduling import ScheduleChange
 
 from . import children
 from .helpers import lead, new_id, sql
@@ -97,7 +97,7 @@ def die_firing(_: Any, url: str, schedule: Schedule, behind: int) -> int:
         change = storage.schedules._change  # type: ignore[attr-defined]
 
         def changing(work: Any, term: int | None) -> Any:
-            def doomed(transaction: Change) -> Any:
+            def doomed(transaction: ScheduleChange) -> Any:
                 for verb in ("rows", "take_slots", "enqueue"):
                     setattr(transaction, verb, counting(getattr(transaction, verb), dying))
                 return work(transaction)

@@ -12,7 +12,7 @@ import pytest
 from forge.errors import LostLease
 from forge.job import Done, Ending, JobFilter, Line, NewJob, Status
 from forge.storage import Storage
-from forge.storage.schedules import Fired, Firing, NewSchedule, Schedule, Seeded, Slot, Synced
+from forge.storage.contract.schedules import Fired, FireTime, Firing, NewSchedule, Schedule, Seeded, Synced
 
 from .helpers import age, clock, during, lead, new_id
 
@@ -194,7 +194,7 @@ def test_firing_stores_the_slot_the_job_and_the_next_slot(storage: Storage) -> N
     assert storage.schedules.get("nightly") == stored(
         full(), next_at=LONG_AGO + DAY, last_slot=LONG_AGO, last_job=fired.job.id
     )
-    assert storage.schedules.slots("nightly") == [Slot(LONG_AGO, moment, fired.job.id, False)]
+    assert storage.schedules.slots("nightly") == [FireTime(LONG_AGO, moment, fired.job.id, False)]
     found = storage.get([fired.job.id])[fired.job.id]
     assert (found.dedupe_key, found.tags, found.run_at) == ("k", ("t",), LONG_AGO + timedelta(seconds=2))
 

@@ -9,7 +9,7 @@ from forge.errors import LostLease
 from forge.job import QueueSettings
 from forge.storage import Storage
 from forge.storage.contract import Incarnation
-from forge.storage.shares import Change, Cluster, Member, Share
+from forge.storage.contract.shares import Cluster, Member, Share, ShareChange
 
 from .helpers import age, claimed, lead, plain_job, sql
 
@@ -56,12 +56,12 @@ def test_the_leaders_word_counts_and_is_written_down_as_applied(
     storage: Storage, who: Incarnation, other: Incarnation
 ) -> None:
     letters(storage, 10)
-    storage.shares.assign(TERM, [Change(who.pod.id, "letters", 6), Change(other.pod.id, "letters", 4)])
+    storage.shares.assign(TERM, [ShareChange(who.pod.id, "letters", 6), ShareChange(other.pod.id, "letters", 4)])
     assert storage.shares.look(who, {"letters": 5}) == {"letters": 6}
     assert rows(storage) == [Share(who.pod.id, "letters", 6, 6, 5), Share(other.pod.id, "letters", 4, 0, 0)]
     letters(storage, 3)
     assert storage.shares.look(who, {"letters": 5}) == {"letters": 3}, "never more than all"
-    storage.shares.assign(TERM, [Change(who.pod.id, "letters", 0)])
+    storage.shares.assign(TERM, [ShareChange(who.pod.id, "letters", 0)])
     assert storage.shares.look(who, {"letters": 2}) == {"letters": 0}
     assert rows(storage)[0] == Share(who.pod.id, "letters", 0, 0, 2)
 
@@ -70,7 +70,7 @@ def test_a_pod_left_alone_may_have_all_once_nobody_else_has_a_part(
     storage: Storage, who: Incarnation, other: Incarnation
 ) -> None:
     letters(storage, 10)
-    storage.shares.assign(TERM, [Change(who.pod.id, "letters", 5), Change(other.pod.id, "letters", 5)])
+    storage.shares.assign(TERM, [ShareChange(who.pod.id, "letters", 5), ShareChange(other.pod.id, "letters", 5)])
     storage.serve(other, ["parcels"])
     assert storage.shares.look(other, {"letters": 3}) == {}, "not its queue any more"
     assert storage.shares.look(who, {"letters": 5}) == {"letters": 5}, "the other may still run some"
@@ -125,7 +125,7 @@ def test_the_leader_sees_all(storage: Storage, who: Incarnation, other: Incarnat
     storage.set_queue("parcels", max_workers=2, paused=True)
     strong = storage.register("cat", ["letters", "parcels"], "east", 2, capacity=8)
     storage.shares.look(other, {"letters": 1, "parcels": 2})
-    storage.shares.assign(TERM, [Change(other.pod.id, "parcels", 1)])
+    storage.shares.assign(TERM, [ShareChange(other.pod.id, "parcels", 1)])
     found = storage.shares.cluster()
     assert found.queues == {"letters": 10, "parcels": 2}
     assert sorted(found.pods) == [
@@ -150,11 +150,11 @@ def test_an_empty_database_has_nothing_to_split(storage: Storage) -> None:
 def test_a_leader_whose_term_is_over_writes_nothing(storage: Storage, url: str, who: Incarnation) -> None:
     letters(storage)
     with pytest.raises(LostLease) as caught:
-        storage.shares.assign(TERM - 1, [Change(who.pod.id, "letters", 4)])
+        storage.shares.assign(TERM - 1, [ShareChange(who.pod.id, "letters", 4)])
     assert "\n" not in str(caught.value)
     assert rows(storage) == []
-    storage.shares.assign(TERM, [Change(who.pod.id, "letters", 4)])
-    for change in (Change(who.pod.id, "letters", 5), Change(who.pod.id, "letters", None)):
+    storage.shares.assign(TERM, [ShareChange(who.pod.id, "letters", 4)])
+    for change in (ShareChange(who.pod.id, "letters", 5), ShareChange(who.pod.id, "letters", None)):
         with pytest.raises(LostLease):
             storage.shares.assign(TERM + 1, [change])
     assert sql(url, "select workers, term from {share}") == [(4, TERM)]
@@ -162,9 +162,13 @@ def test_a_leader_whose_term_is_over_writes_nothing(storage: Storage, url: str, 
 
 def test_rows_go_and_pods_that_are_gone_are_passed_over(storage: Storage, who: Incarnation, other: Incarnation) -> None:
     letters(storage)
-    storage.shares.assign(TERM, [Change(other.pod.id, "letters", 4), Change(who.pod.id, "letters", 6)])
+    storage.shares.assign(TERM, [ShareChange(other.pod.id, "letters", 4), ShareChange(who.pod.id, "letters", 6)])
     storage.deregister(who)
-    told = [Change(who.pod.id, "letters", 1), Change(other.pod.id, "letters", None), Change(other.pod.id, "parcels", 2)]
+    told = [
+        ShareChange(who.pod.id, "letters", 1),
+        ShareChange(other.pod.id, "letters", None),
+        ShareChange(other.pod.id, "parcels", 2),
+    ]
     storage.shares.assign(TERM, told)
     assert rows(storage) == [Share(other.pod.id, "parcels", 2, 0, 0)]
 
@@ -177,9 +181,9 @@ def test_a_report_that_the_leaders_word_has_overtaken_changes_no_limit(
     import forge.storage.sqlite.shares as on_sqlite
 
     letters(storage, 10)
-    storage.shares.assign(TERM, [Change(who.pod.id, "letters", 4), Change(other.pod.id, "letters", 5)])
+    storage.shares.assign(TERM, [ShareChange(who.pod.id, "letters", 4), ShareChange(other.pod.id, "letters", 5)])
     storage.shares.look(who, {"letters": 4})
-    storage.shares.assign(TERM, [Change(who.pod.id, "letters", 6)])
+    storage.shares.assign(TERM, [ShareChange(who.pod.id, "letters", 6)])
     for module in (on_postgres, on_sqlite):
         real = module.news
 
@@ -228,13 +232,13 @@ def test_a_queue_is_shared_while_other_pods_may_have_workers_of_it(
     storage.serve(other, ["letters"], 10)
     storage.shares.look(who, {"letters": 0, "parcels": 0})
     assert storage.shares.shared == {"letters"}
-    storage.shares.assign(TERM, [Change(who.pod.id, "letters", 9), Change(other.pod.id, "letters", 1)])
+    storage.shares.assign(TERM, [ShareChange(who.pod.id, "letters", 9), ShareChange(other.pod.id, "letters", 1)])
     storage.shares.beat(who, {"letters": 0, "parcels": 0})
     assert storage.shares.shared == {"letters"}
-    storage.shares.assign(TERM, [Change(who.pod.id, "letters", 10), Change(other.pod.id, "letters", 0)])
+    storage.shares.assign(TERM, [ShareChange(who.pod.id, "letters", 10), ShareChange(other.pod.id, "letters", 0)])
     storage.shares.look(who, {"letters": 0, "parcels": 0})
     assert storage.shares.shared == set(), "the other one has none"
-    storage.shares.assign(TERM, [Change(who.pod.id, "letters", 5), Change(other.pod.id, "letters", 5)])
+    storage.shares.assign(TERM, [ShareChange(who.pod.id, "letters", 5), ShareChange(other.pod.id, "letters", 5)])
     storage.shares.look(who, {"letters": 0, "parcels": 0})
     assert storage.shares.shared == {"letters"}
     storage.deregister(other)

@@ -21,11 +21,11 @@ from forge.errors import DatabaseError
 from forge.job import Done, Ending, Enqueued, Status
 from forge.storage import Storage, open_storage
 from forge.storage.contract import LowWater, Want
-from forge.storage.leases import Holder
-from forge.storage.listener import Listener
-from forge.storage.postgres import claims, connection, watch
-from forge.storage.postgres.pool import Pool, PoolBusyError
-from forge.storage.postgres.watch import Connection
+from forge.storage.contract.leases import Holder
+from forge.storage.contract.listener import Listener
+from forge.storage.postgres import claims, database, watch
+from forge.storage.postgres.pool import ConnectionPool, PoolBusyError
+from forge.storage.postgres.watch import PostgresConnection
 
 from .helpers import check_whole, ids, plain_job, plain_jobs, statuses
 from .proxy import Proxy
@@ -35,7 +35,7 @@ LIMIT = 2.0  # seconds for a statement; on a busy machine it is answered within 
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "SILENCE", 0.0)
+    monkeypatch.setattr(database, "SILENCE", 0.0)
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def test_a_statement_that_takes_long_on_a_server_that_lives_is_told_so_by_the_se
     with open_storage(pg_url, timeout=0.2) as hasty, psycopg.connect(pg_url) as locking:
         locking.execute("lock table forge.queue")
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(connection, "SILENCE", 30.0)
+            patch.setattr(database, "SILENCE", 30.0)
             with pytest.raises(DatabaseError, match=r"took more than 0\.2 s"):
                 hasty.set_queue("letters")
 
@@ -165,10 +165,10 @@ def test_a_look_for_lost_claims_is_not_waited_for_longer_than_any_statement(
     monkeypatch.setattr(claims, "PAGES_AT_ONCE", 1)
     silent = iter([False] * (1 + piece) + [True])  # first its size is asked for
 
-    def pipeline(conn: Connection, steps: Any) -> Any:
+    def pipeline(conn: PostgresConnection, steps: Any) -> Any:
         if next(silent, False):
             proxy.fall_silent()
-        return connection.pipeline(conn, steps)
+        return database.pipeline(conn, steps)
 
     with open_storage(proxy.url, timeout=LIMIT) as storage, ThreadPoolExecutor(1) as pool:
         who = storage.register("ada", ["letters"], "north", 1)
@@ -190,8 +190,8 @@ def test_a_row_that_moves_while_all_are_looked_at_is_found_once(pg_url: str, mon
         storage.enqueue(plain_jobs(200))
         claimed = storage.claim(who, "letters", 200)
 
-        def pipeline(conn: Connection, steps: Any) -> Any:
-            found = connection.pipeline(conn, steps)
+        def pipeline(conn: PostgresConnection, steps: Any) -> Any:
+            found = database.pipeline(conn, steps)
             other.execute("update forge.job set payload = to_json(repeat(md5(random()::text), 50))")
             return found
 
@@ -257,15 +257,15 @@ def test_a_listener_that_falls_silent_while_it_connects_is_not_waited_for(proxy:
     with open_storage(proxy.url, timeout=LIMIT) as storage:
         listener = storage.listen()
         with pytest.MonkeyPatch.context() as patch:
-            made = Connection.connect
+            made = PostgresConnection.connect
 
             def silent(*args: Any, **kwargs: Any) -> Any:
                 conn = made(*args, **kwargs)
                 proxy.fall_silent()
                 return conn
 
-            patch.setattr(Connection, "connect", silent)
-            patch.setattr(connection, "TIMEOUT", LIMIT)
+            patch.setattr(PostgresConnection, "connect", silent)
+            patch.setattr(database, "TIMEOUT", LIMIT)
             patch.setattr(listener._db, "_timeout", LIMIT)  # type: ignore[attr-defined]
             with pytest.raises(DatabaseError, match="has not answered"):
                 listener.wait(0)
@@ -278,7 +278,7 @@ def test_a_listener_that_falls_silent_while_it_connects_is_not_waited_for(proxy:
 
 def test_who_waits_for_a_connection_is_served_in_turn(pg_url: str) -> None:
     order: list[int] = []
-    pool = Pool(lambda: Connection.connect(pg_url), 1, 60.0, None)
+    pool = ConnectionPool(lambda: PostgresConnection.connect(pg_url), 1, 60.0, None)
     held = pool.take()
 
     def wait(n: int) -> None:
@@ -303,12 +303,12 @@ def test_who_waits_for_a_connection_is_served_in_turn(pg_url: str) -> None:
 def test_a_connection_that_cannot_be_made_or_is_broken_leaves_its_place_to_who_waits(pg_url: str) -> None:
     fails = [True]
 
-    def make() -> Connection:
+    def make() -> PostgresConnection:
         if fails.pop():
             raise psycopg.OperationalError("not yet")
-        return Connection.connect(pg_url)
+        return PostgresConnection.connect(pg_url)
 
-    pool = Pool(make, 1, 60.0, None)
+    pool = ConnectionPool(make, 1, 60.0, None)
     with pytest.raises(psycopg.OperationalError, match="not yet"):
         pool.take()
     assert pool.size == 0
@@ -327,7 +327,7 @@ def test_a_connection_that_cannot_be_made_or_is_broken_leaves_its_place_to_who_w
 
 
 def test_who_has_waited_long_enough_for_a_connection_is_told_that_all_are_in_use(pg_url: str) -> None:
-    pool = Pool(lambda: Connection.connect(pg_url), 1, 0.1, None)
+    pool = ConnectionPool(lambda: PostgresConnection.connect(pg_url), 1, 0.1, None)
     held = pool.take()
     with pytest.raises(PoolBusyError, match=r"all 1 connections have been in use for 0\.1 s"):
         pool.take()

@@ -10,7 +10,7 @@ import pytest
 
 from forge import config
 from forge.errors import ConfigError
-from forge.storage.schedules import NewSchedule
+from forge.storage.contract.schedules import NewSchedule
 from forge.worker.modules import known_tasks
 from forge.worker.schedules import declared
 

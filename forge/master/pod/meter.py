@@ -28,7 +28,7 @@ from forge.job import Cancelled, Claim, Dead, Ending, Failed, Outcome, Released,
 from forge.master.pod.log import log
 from forge.master.pod.process_use import Vitals
 from forge.storage import Storage
-from forge.storage import metrics as stored
+from forge.storage.contract import metrics as stored
 
 __all__ = ["Meter", "Metering", "Processes"]
 
@@ -143,7 +143,7 @@ class Metering(Service):
         self._finalizer = secrets.token_hex(8)
         self._number = 0
         self._growth, self._vitals = Growth(), Vitals()
-        self._unsent: stored.Report | None = None
+        self._unsent: stored.MetricReport | None = None
         self._told_at = -AT_LEAST
         self._reporting = threading.Lock()
 
@@ -179,26 +179,26 @@ class Metering(Service):
         self._number += 1
         vitals = self._look(processes, pss=always or self._number % 6 == 1)
         self._told_at = self._clock()
-        self._unsent = stored.Report(self._finalizer, self._number, self._pod(), parts, vitals)
+        self._unsent = stored.MetricReport(self._finalizer, self._number, self._pod(), parts, vitals)
         self._send(self._unsent)
 
-    def _parts(self) -> list[stored.Part]:
+    def _parts(self) -> list[stored.QueueReport]:
         meter = self._meter
         mine, reaped = dict(meter.tallies), meter.reaped
         none = Tally()
         found = (self._growth.part(q, mine.get(q, none), reaped.get(q, none)) for q in sorted({*mine, *reaped}))
         return [part for part in found if part is not None]
 
-    def _look(self, processes: Processes, pss: bool) -> stored.Vitals:
+    def _look(self, processes: Processes, pss: bool) -> stored.PodFigures:
         zygotes, workers = processes
         cpu, memory = self._vitals.look(zygotes, workers, pss=pss)
         spans: Mapping[str, stored.Histogram] = {
             name: self._growth.take(name, counts) for name, counts in self._meter.spans.items()
         }
         connections = sum(storage.metrics.connections() for storage in self._storages)
-        return stored.Vitals(socket.gethostname(), os.getpid(), len(workers), connections, cpu, memory, spans)
+        return stored.PodFigures(socket.gethostname(), os.getpid(), len(workers), connections, cpu, memory, spans)
 
-    def _send(self, report: stored.Report) -> None:
+    def _send(self, report: stored.MetricReport) -> None:
         self._storage.metrics.write(report)
         self._unsent = None
         self._meter.ask_clock(self._storage)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from forge.cluster.firing import Cron
 from forge.cluster.lease import Lease
-from forge.cluster.service import Runner
+from forge.cluster.service import ServiceRunner
 from forge.cluster.services import services
 from forge.master.pod.meter import Meter, Metering
 from forge.master.pod.presence import Presence
@@ -53,7 +53,7 @@ class PodServices:
             lambda: zygotes.current.schedules,
             meter.taken_back,
         )
-        self._runner = Runner([*mine, self._metering], self._lease, quiet=QUIET)
+        self._runner = ServiceRunner([*mine, self._metering], self._lease, quiet=QUIET)
 
     def start(self) -> None:
         """The pod is registered."""

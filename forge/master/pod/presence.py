@@ -24,7 +24,7 @@ from forge.master.pod.meter import Meter
 from forge.master.pod_state import PodState
 from forge.master.threads import DatabaseThread, HeartbeatThread, ListenerThread
 from forge.storage import Storage
-from forge.storage.contract import SETTINGS, Incarnation
+from forge.storage.contract import Incarnation
 
 __all__ = ["Presence", "prepare"]
 
@@ -40,7 +40,7 @@ def prepare(storage: Storage, queues: Mapping[str, QueueConfig], changed: Mappin
     known = storage.queues()
     for name, queue in queues.items():
         if name not in known:
-            storage.set_queue(name, **{key: value for key, value in queue.row().items() if key in SETTINGS})
+            storage.set_queue(name, **queue.row())
         elif changed and name in changed:
             storage.set_queue(name, max_workers=changed[name])
         storage.set_wake(name, True)

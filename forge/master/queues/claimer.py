@@ -24,8 +24,9 @@ from forge.master.threads import DatabaseThread
 from forge.master.workers.zygotes import Zygotes
 from forge.storage import Storage
 from forge.storage.contract import Incarnation
-from forge.storage.lines import Taken, Turns, claim_in_turn
-from forge.storage.low_water import MOST_BYTES, full, payload_bytes
+from forge.storage.contract.lines import LineClaims, Turns
+from forge.storage.shared.low_water import MOST_BYTES, full, payload_bytes
+from forge.storage.shared.walking import claim_in_turn
 
 __all__ = ["Claimer"]
 
@@ -150,8 +151,8 @@ class Claimer:
         allowed = {scope: self._budgets.reserve(scope, n) for scope in turns.scopes}
         behind = 1 if self._programs.kinds else queue.behind
 
-        def came(taken: Taken | None, error: str | None) -> None:
-            taken = taken or Taken([], {}, False)
+        def came(taken: LineClaims | None, error: str | None) -> None:
+            taken = taken or LineClaims([], {}, False)
             for scope, tokens in allowed.items():
                 if tokens:  # said also if all were needed: only then do they count as spent
                     self._budgets.give_back(scope, tokens - taken.spent.get(scope, 0))

@@ -18,8 +18,8 @@ from forge.master.workers import stop_job as stopping
 from forge.master.workers.slot import Slot
 from forge.master.workers.suspects import Suspects, ZygoteDeaths
 from forge.storage.contract import LowWater
-from forge.storage.lines import Turns
-from forge.storage.low_water import payload_bytes
+from forge.storage.contract.lines import Turns
+from forge.storage.shared.low_water import payload_bytes
 
 __all__ = ["LocalQueue"]
 

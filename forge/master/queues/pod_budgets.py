@@ -21,7 +21,7 @@ from forge.master.pod.log import Sometimes, log
 from forge.master.pod.presence import Presence
 from forge.master.threads import DatabaseThread
 from forge.storage import Storage
-from forge.storage.budgets import Ask, Grant, Limit
+from forge.storage.contract.budgets import Ask, Grant, Limit
 
 __all__ = ["DEFAULTS", "PodBudgets"]
 

@@ -18,7 +18,7 @@ from forge.fence import Fence
 from forge.host_limits import explain, files_at_start
 from forge.master.message_checks import zygote_message
 from forge.protocol import Lines, ProtocolError, channel_pair, order_line
-from forge.storage.schedules import NewSchedule
+from forge.storage.contract.schedules import NewSchedule
 
 __all__ = ["Trial", "ZygoteProcess"]
 

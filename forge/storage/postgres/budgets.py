@@ -7,23 +7,21 @@ from typing import Any
 import orjson
 
 from forge.errors import DatabaseError
-from forge.storage.budgets import LATE, LEASE, Ask, Budget, Budgets, Grant, Limit, check_limit
 from forge.storage.contract import Incarnation, Step
-from forge.storage.postgres.connection import Database, Rows, pipeline
-from forge.storage.statements import Queries
+from forge.storage.contract.budgets import LEASE, Ask, Budget, BudgetStore, Grant, Limit
+from forge.storage.postgres.database import Rows, pipeline
+from forge.storage.postgres.facet import PostgresFacet
+from forge.storage.shared.buckets import LATE, check_limit
 
-__all__ = ["PostgresBudgets"]
+__all__ = ["PostgresBudgetStore"]
 
 
-class PostgresBudgets(Budgets):
-    """See `Budgets`. Each verb is one round trip and one transaction, in which nobody waits for this process: one that
-    is stopped in the middle holds no lock."""
-
-    def __init__(self, db: Database, queries: Queries) -> None:
-        self._db, self._queries = db, queries
+class PostgresBudgetStore(PostgresFacet, BudgetStore):
+    """See `BudgetStore`. Each verb is one round trip and one transaction, in which nobody waits for this process: one
+    that is stopped in the middle holds no lock."""
 
     def _steps(self, scope: str, *names: str, **params: Any) -> list[Step]:
-        return [Step(getattr(self._queries, name), {"scope": scope, **params}) for name in ("lock_budget", *names)]
+        return [self._step(name, scope=scope, **params) for name in ("lock_budget", *names)]
 
     def _run(self, scope: str, *names: str, **params: Any) -> list[Rows]:
         return self._db.run(*self._steps(scope, *names, **params))
@@ -60,5 +58,4 @@ class PostgresBudgets(Budgets):
         return self._run(scope, "drain_budget")[1].rowcount == 1
 
     def all(self) -> list[Budget]:
-        rows = self._db.run(Step(self._queries.budgets, {}))[0].fetchall()
-        return [Budget(*row)._replace(leased=dict(orjson.loads(row[-1]))) for row in rows]
+        return [Budget(*row)._replace(leased=dict(orjson.loads(row[-1]))) for row in self._rows("budgets")]

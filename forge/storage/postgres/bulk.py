@@ -11,9 +11,9 @@ import psycopg
 from forge import fastpath
 from forge.job import Enqueued, NewJob, Receipt
 from forge.storage.contract import Step
-from forge.storage.postgres.connection import Connection, Database, pipeline
+from forge.storage.postgres.database import PostgresConnection, PostgresDatabase, pipeline
 from forge.storage.postgres.rows import lined_rows, micros, packed_ids
-from forge.storage.statements import Queries
+from forge.storage.shared.statements import Queries
 
 __all__ = ["Bulk"]
 
@@ -27,7 +27,7 @@ class Bulk:
     """Jobs that may still be in the making: the server works on one chunk while the producer makes the next, which is
     a third of the time for 100,000. What was made is kept, for another try."""
 
-    def __init__(self, db: Database, queries: Queries, jobs: Iterable[NewJob]) -> None:
+    def __init__(self, db: PostgresDatabase, queries: Queries, jobs: Iterable[NewJob]) -> None:
         self._db = db
         self._queries = queries
         self._more = iter(jobs)
@@ -53,7 +53,7 @@ class Bulk:
             raise
         return [Enqueued(job.id) for job in self._made]
 
-    def _copy(self, conn: Connection) -> None:
+    def _copy(self, conn: PostgresConnection) -> None:
         clock = Step(self._queries.clock, {})
         timed = self._timed or self._lined
         now = pipeline(conn, [clock])[0].fetchall()[0][0] if timed else 0.0
@@ -95,7 +95,7 @@ class Bulk:
             at += len(chunk)
             yield chunk
 
-    def _ended_before(self, conn: Connection) -> bool:
+    def _ended_before(self, conn: PostgresConnection) -> bool:
         """Whether a job of this bulk is in history: then it is sent again, and must not run again."""
         ids = [job.id for job in self._made]
         span = {"first": min(ids, key=_number), "last": max(ids, key=_number)}

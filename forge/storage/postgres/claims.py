@@ -13,28 +13,21 @@ from psycopg import errors
 from psycopg.pq.abc import PGresult
 
 from forge import fastpath
-from forge.job import Claim, Ending, NewJob, Released
-from forge.storage.contract import (
-    MAX_CRASHES,
-    RETRY_DELAYS,
-    Fates,
-    Incarnation,
-    Plan,
-    RowsLocked,
-    Step,
-    Want,
-    accepted_children,
-    run_plan,
-)
-from forge.storage.low_water import MOST_BYTES, LowWater, Marks, full, scan
-from forge.storage.postgres.connection import Connection, Database, hot, pipeline
-from forge.storage.postgres.endings import Batch
+from forge.job import Claim, Ending, Released
+from forge.storage.contract import MAX_CRASHES, Fates, Incarnation, RowsLocked, Step, Want
+from forge.storage.postgres.database import RETRY_DELAYS, PostgresConnection, PostgresDatabase, hot, pipeline
+from forge.storage.postgres.endings import PostgresEndings
+from forge.storage.postgres.enqueue import enqueue_plan
+from forge.storage.postgres.facet import PostgresFacet
 from forge.storage.postgres.refusals import impatience
 from forge.storage.postgres.rows import as_claims, bare_claim, marks_params, micros_since_2000, packed_ids, text_array
 from forge.storage.postgres.wire import Int8Array, rows_of
-from forge.storage.statements import Queries
+from forge.storage.shared.endings import accepted_children
+from forge.storage.shared.low_water import MOST_BYTES, LowWater, Marks, full, scan
+from forge.storage.shared.plans import run_plan
+from forge.storage.shared.statements import Queries
 
-__all__ = ["Claims"]
+__all__ = ["PostgresClaims"]
 
 _LONG_AGO = (-(10**17), UUID(int=0))  # before all that run
 # A claim whose answer was lost can still commit while its backend works on: look for it after so many seconds. Seldom:
@@ -56,17 +49,16 @@ class Claimed(Protocol):
 C = TypeVar("C", bound=Claimed)
 
 
-class Claims:
+class PostgresClaims(PostgresFacet):
     """Claiming and ending alone, on connections whose planner is set once and for all, if they are for nothing else."""
 
-    def __init__(self, db: Database, queries: Queries, enqueue_plan: Callable[[Sequence[NewJob]], Plan]) -> None:
-        self._db, self._queries = db, queries
-        self._enqueue_plan = enqueue_plan
+    def __init__(self, db: PostgresDatabase, queries: Queries) -> None:
+        super().__init__(db, queries)
         self._held: dict[int, int] = {}  # claims made here less those that ended here, by pod that was registered here
         self._counting = threading.Lock()
 
     @property
-    def db(self) -> Database:
+    def db(self) -> PostgresDatabase:
         """Its connections."""
         return self._db
 
@@ -98,11 +90,11 @@ class Claims:
         self._settle_doubts(who)
 
         def once(n: int, most_bytes: int, marks: Marks | None) -> list[Claim]:
-            def work(conn: Connection) -> list[Claim]:
+            def work(conn: PostgresConnection) -> list[Claim]:
                 # A token of its own for each try: the lost one may yet commit, and must be told apart.
                 with _Doubt(who) as token:
                     step = self._claim_step(token, queue, n, most_bytes, marks, unsynced=True)
-                    return self._counted(who, as_claims(self._by_index(conn, [step])[0], token, queue))
+                    return self._counted(who, as_claims(self._hot(conn, [step])[0], token, queue))
 
             return self._db.attempt(work)
 
@@ -150,10 +142,10 @@ class Claims:
         have claimed."""
         self._settle_doubts(who)
 
-        def work(conn: Connection) -> C:
+        def work(conn: PostgresConnection) -> C:
             with _Doubt(who) as token:
                 try:
-                    result = self._by_index(conn, steps(token))[-1]
+                    result = self._hot(conn, steps(token))[-1]
                 except errors.UniqueViolation as e:
                     refused: errors.UniqueViolation | None = e  # nothing was claimed: nothing is in doubt
                 else:
@@ -177,7 +169,7 @@ class Claims:
         if not endings:
             return []
 
-        def run(conn: Connection, tried: _Try) -> None:
+        def run(conn: PostgresConnection, tried: _Try) -> None:
             first = [] if lock_wait is None else impatience(conn, self._queries, lock_wait)
             try:
                 self._run(conn, tried, (), first)
@@ -195,7 +187,7 @@ class Claims:
         self._settle_doubts(who)
         wants = [want for want in wants if want.n > 0]
 
-        def run(conn: Connection, batch: _Try) -> list[Claim]:
+        def run(conn: PostgresConnection, batch: _Try) -> list[Claim]:
             began = time.monotonic()
             marks = [want.low_water.begin(began) for want in wants]
             found: list[Claim] = []
@@ -222,15 +214,15 @@ class Claims:
         self,
         endings: Sequence[Ending],
         max_crashes: int,
-        run: Callable[[Connection, _Try], Any],
+        run: Callable[[PostgresConnection, _Try], Any],
         fates: Fates | None = None,
     ) -> tuple[list[Ending], Any]:
         """Finalize with whatever else `run` puts into the same transaction."""
         tried: list[_Try] = []
 
-        def work(conn: Connection) -> Any:
+        def work(conn: PostgresConnection) -> Any:
             # Anew for each try: what the last one read as stale it may not have committed.
-            tried.append(_Try(Batch(self._queries, endings, max_crashes), endings))
+            tried.append(_Try(PostgresEndings(self._queries, endings, max_crashes), endings))
             return run(conn, tried[-1])
 
         found = self._db.attempt(work)
@@ -242,19 +234,21 @@ class Claims:
         self._count(tried[-1].batch.count(endings), stale)
         return stale, found
 
-    def _run(self, conn: Connection, tried: _Try, more: Sequence[Step], first: Sequence[Step] = ()) -> list[PGresult]:
+    def _run(
+        self, conn: PostgresConnection, tried: _Try, more: Sequence[Step], first: Sequence[Step] = ()
+    ) -> list[PGresult]:
         """A batch of endings in one transaction, with statements before it and after; what the latter answered."""
         steps = tried.batch.steps()
         if not tried.with_children:
-            results = self._by_index(conn, [*first, *steps, *more])[len(first) :]
+            results = self._hot(conn, [*first, *steps, *more])[len(first) :]
             tried.batch.read(results)
             return results[len(steps) :]
         with conn.transaction():
-            results = self._by_index(conn, [*first, *steps, *more])[len(first) :]
+            results = self._hot(conn, [*first, *steps, *more])[len(first) :]
             tried.batch.read(results)
             children = accepted_children(tried.endings, tried.batch.stale)
             for at in range(0, len(children), _CHILDREN_AT_ONCE):
-                plan = self._enqueue_plan(children[at : at + _CHILDREN_AT_ONCE])
+                plan = enqueue_plan(self._queries, children[at : at + _CHILDREN_AT_ONCE])
                 run_plan(plan, lambda step: pipeline(conn, [step])[0].fetchall())
         return results[len(steps) :]
 
@@ -269,9 +263,9 @@ class Claims:
     def ask(self, step: Step, retries: Sequence[float] = RETRY_DELAYS) -> list[tuple[Any, ...]]:
         """The rows of a statement whose plan must not depend on statistics, nor on when it was made. Parameters are in
         the wire's formats."""
-        return self._db.attempt(lambda conn: rows_of(self._by_index(conn, [step])[0]), retries)
+        return self._db.attempt(lambda conn: rows_of(self._hot(conn, [step])[0]), retries)
 
-    def _by_index(self, conn: Connection, steps: Sequence[Step]) -> list[PGresult]:
+    def _hot(self, conn: PostgresConnection, steps: Sequence[Step]) -> list[PGresult]:
         """Statements whose plans must not depend on statistics. A session that is for them alone is set so once and for
         all; otherwise, and behind a pooler, each transaction is."""
         if self._db.is_settled and conn.prepare_threshold is not None:
@@ -306,7 +300,7 @@ class Claims:
         that is claimed or ends meanwhile may be among them, or not."""
         query = getattr(self._queries, name)
 
-        def work(conn: Connection) -> list[Claim]:
+        def work(conn: PostgresConnection) -> list[Claim]:
             pages = pipeline(conn, [Step(self._queries.job_pages, {})])[0].fetchall()[0][0]
             found: list[Claim] = []
             for first in range(0, pages, PAGES_AT_ONCE):
@@ -320,7 +314,7 @@ class Claims:
 class _Try:
     """One try at a batch of endings."""
 
-    def __init__(self, batch: Batch, endings: Sequence[Ending]) -> None:
+    def __init__(self, batch: PostgresEndings, endings: Sequence[Ending]) -> None:
         self.batch = batch
         self.endings = endings
         self.with_children = any(ending.children for ending in endings)
@@ -338,4 +332,4 @@ class _Doubt:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
-            Claims.doubt(self._who, [self._token])
+            PostgresClaims.doubt(self._who, [self._token])

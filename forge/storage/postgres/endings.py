@@ -13,14 +13,15 @@ from psycopg.pq.abc import PGresult
 from forge import fastpath
 from forge.codec import clean_text
 from forge.job import Cancelled, Dead, Done, Ending, Failed, Outcome, Released, Snooze, Status, Throttled
-from forge.storage.contract import THROTTLE_GRACE_SECONDS, Fates, Step
+from forge.storage.contract import Fates, Step
 from forge.storage.postgres.wire import Float8Array, Int8Array, TextArray, UuidArray, rows_of
-from forge.storage.statements import Queries
+from forge.storage.shared.endings import THROTTLE_GRACE_SECONDS, longest_hint, spares_queue
+from forge.storage.shared.statements import Queries
 
-__all__ = ["Batch"]
+__all__ = ["PostgresEndings"]
 
 
-class Batch:
+class PostgresEndings:
     """One finalize: its statements, and which of its endings proved stale once they have run."""
 
     def __init__(self, queries: Queries, endings: Sequence[Ending], max_crashes: int) -> None:
@@ -113,15 +114,13 @@ class Batch:
         groups: dict[tuple[str, bool], list[Ending]] = defaultdict(list)
         for ending in self.other:
             if isinstance(ending.outcome, Throttled):
-                groups[ending.claim.queue, _spares_queue(ending.outcome)].append(ending)
+                groups[ending.claim.queue, spares_queue(ending.outcome)].append(ending)
         found = []
         for (queue, job_only), endings in sorted(groups.items()):  # by queue name: lock order again
-            hints = [e.outcome.retry_after for e in endings if isinstance(e.outcome, Throttled)]
-            hint = max((h for h in hints if h is not None), default=None)
             params = {
                 "queue": queue,
                 "job_only": job_only,
-                "hint": hint,
+                "hint": longest_hint(endings),
                 "ids": _ids(endings),
                 "claims": _tokens(endings),
             }
@@ -160,10 +159,6 @@ def _tokens(endings: Sequence[Ending]) -> Int8Array:
     return Int8Array(fastpath.int8_array([e.claim.token for e in endings]))
 
 
-def _spares_queue(outcome: Throttled) -> bool:
-    return outcome.job_only and outcome.retry_after is not None
-
-
 def _describe(ending: Ending) -> tuple[str, float | None, str | None]:
     """(word, seconds until it may run again, message) as `finalize_other` takes them."""
     outcome: Outcome = ending.outcome
@@ -175,7 +170,7 @@ def _describe(ending: Ending) -> tuple[str, float | None, str | None]:
         case Cancelled():
             return "cancelled", None, outcome.message
         case Throttled():
-            return "throttled", outcome.retry_after if _spares_queue(outcome) else None, None
+            return "throttled", outcome.retry_after if spares_queue(outcome) else None, None
         case Snooze():
             return "snoozed", outcome.seconds, None
         case Released():

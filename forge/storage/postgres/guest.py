@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 from psycopg import RawCursor
@@ -10,14 +9,17 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from forge.errors import UsageError
-from forge.job import Done, Ending, NewJob
-from forge.storage.contract import THROTTLE_GRACE_SECONDS, Plan, Step, run_plan
-from forge.storage.statements import Queries
+from forge.job import Done, Ending
+from forge.storage.contract import Step
+from forge.storage.postgres.enqueue import enqueue_plan
+from forge.storage.shared.endings import THROTTLE_GRACE_SECONDS
+from forge.storage.shared.plans import run_plan
+from forge.storage.shared.statements import Queries
 
 __all__ = ["complete"]
 
 
-def complete(conn: Any, queries: Queries, ending: Ending, enqueue_plan: Callable[[Sequence[NewJob]], Plan]) -> bool:
+def complete(conn: Any, queries: Queries, ending: Ending) -> bool:
     """See `Storage.complete_in`."""
     if type(ending.outcome) is not Done:
         raise UsageError(f"only a job that is Done can end in a transaction of the caller's, not {ending.outcome!r}")
@@ -46,5 +48,5 @@ def complete(conn: Any, queries: Queries, ending: Ending, enqueue_plan: Callable
         if claim.keyed:
             execute(Step(queries.settle_keys, ids))
         if ending.children:
-            run_plan(enqueue_plan(ending.children), execute)
+            run_plan(enqueue_plan(queries, ending.children), execute)
     return True

@@ -11,23 +11,24 @@ from psycopg.pq.abc import PGresult
 from forge import fastpath
 from forge.job import Claim
 from forge.storage.contract import Incarnation, Step
-from forge.storage.lines import Lines, Place, Turn, chains_of, steps_for
-from forge.storage.postgres.claims import Claims
-from forge.storage.postgres.connection import Connection, pipeline
+from forge.storage.contract.lines import Place, Turn
+from forge.storage.postgres.claims import PostgresClaims
+from forge.storage.postgres.database import PostgresConnection, pipeline
 from forge.storage.postgres.rows import raw_rows
 from forge.storage.postgres.wire import TextArray
-from forge.storage.statements import Queries
+from forge.storage.shared.statements import Queries
+from forge.storage.shared.walking import WalkedLines, chains_of, steps_for
 
-__all__ = ["PostgresLines"]
+__all__ = ["PostgresLineStore"]
 
 _CLAIM = slice(7, 17)  # the columns of a claim, behind those of the walk
 _SLOT = slice(18, 20)  # the key and the slot that it shares with others, if it may
 
 
-class PostgresLines(Lines):
-    """See `Lines`."""
+class PostgresLineStore(WalkedLines):
+    """See `LineStore`."""
 
-    def __init__(self, claims: Claims, queries: Queries) -> None:
+    def __init__(self, claims: PostgresClaims, queries: Queries) -> None:
         self._claims, self._queries = claims, queries
 
     def queues(self) -> set[str]:
@@ -37,7 +38,7 @@ class PostgresLines(Lines):
         def of(claim: Claim) -> dict[str, object]:
             return {"id": claim.id, "claim": claim.token}
 
-        def work(conn: Connection) -> bool:
+        def work(conn: PostgresConnection) -> bool:
             took = None
             with conn.transaction():  # one after the other: no index lets both have it for a moment
                 held = pipeline(conn, [Step(self._queries.let_go_of_slot, of(last))])[0].fetchone()

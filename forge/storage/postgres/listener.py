@@ -10,8 +10,8 @@ import threading
 import psycopg
 
 from forge.job import Claim
-from forge.storage.listener import Listener
-from forge.storage.postgres.connection import Connection, Database
+from forge.storage.contract.listener import Listener
+from forge.storage.postgres.database import PostgresConnection, PostgresDatabase
 from forge.storage.postgres.rows import pushed_claim
 from forge.storage.postgres.watch import shut_down
 
@@ -23,9 +23,9 @@ _CHANNELS = ("wake", "back", "cancel", "leader", "drain", "schedule")
 class PostgresListener(Listener):
     """Reconnects by itself; after each (re)connect everything may have been missed, so it says `*`."""
 
-    def __init__(self, db: Database) -> None:
+    def __init__(self, db: PostgresDatabase) -> None:
         self._db = db
-        self._conn: Connection | None = None
+        self._conn: PostgresConnection | None = None
         self._asked = False  # it has not answered yet
         self._using = threading.Lock()  # the connection; never for long
         self._pushed: list[Claim] = []
@@ -45,7 +45,7 @@ class PostgresListener(Listener):
             self.close()
             raise self._db.unreachable(e) from e
 
-    def _connect(self) -> Connection:
+    def _connect(self) -> PostgresConnection:
         conn = self._db.connect()
         # Another one for each connection: what was sent to the last one and not heard never will be.
         push = f"{self._db.schema}.push.{secrets.token_hex(8)}"
@@ -62,7 +62,7 @@ class PostgresListener(Listener):
         self.channel = push if row is not None and row[0] == conn.info.backend_pid else None
         return conn
 
-    def _heard(self, conn: Connection) -> set[str]:
+    def _heard(self, conn: PostgresConnection) -> set[str]:
         """What has come in; through libpq alone, which is twice as fast as psycopg's generator."""
         woken: set[str] = set()
         with self._using:

@@ -11,30 +11,24 @@ from uuid import UUID
 import orjson
 
 from forge.storage.contract import Step
-from forge.storage.metrics import (
+from forge.storage.contract.metrics import (
     MINUTE,
     DatabaseFigures,
     DatabasePoint,
-    Metrics,
+    MetricReport,
+    MetricStore,
     PodPoint,
     Point,
-    Report,
+    ReportTaken,
     Standing,
-    Taken,
-    added,
-    as_pod_point,
-    as_point,
-    check_step,
-    part_row,
-    scaled,
-    vitals_row,
 )
-from forge.storage.postgres.connection import LONG, Connection, Database, pipeline
-from forge.storage.postgres.leases import led
+from forge.storage.postgres.database import LONG, PostgresDatabase
+from forge.storage.postgres.facet import PostgresFacet
 from forge.storage.postgres.rows import marks_params, micros_since_2000
-from forge.storage.statements import Queries
+from forge.storage.shared.metric_rows import added, as_pod_point, as_point, check_step, part_row, scaled, vitals_row
+from forge.storage.shared.statements import Queries
 
-__all__ = ["PostgresMetrics"]
+__all__ = ["PostgresMetricStore"]
 
 MARGIN = timedelta(seconds=60)  # that a producer's transaction may take, for its jobs to be counted at the next look
 SAMPLE = 4000  # pages of the table of jobs that are read for an estimate: 32 MB, some 80,000 jobs
@@ -59,34 +53,18 @@ class Looks:
         self._cost, self._at = ended - began, ended
 
 
-class PostgresMetrics(Metrics):
-    """See `Metrics`."""
+class PostgresMetricStore(PostgresFacet, MetricStore):
+    """See `MetricStore`."""
 
     due_epoch = 946_684_800.0
 
-    def __init__(self, db: Database, queries: Queries, connections: Callable[[], int]) -> None:
-        self._db, self._queries, self._connections = db, queries, connections
+    def __init__(self, db: PostgresDatabase, queries: Queries, connections: Callable[[], int]) -> None:
+        super().__init__(db, queries)
+        self._connections = connections
         self._fronts: dict[str, dict[int, tuple[int, UUID]]] = {}  # where queues began at the last look
         self._looks = Looks()
 
-    def _rows(self, name: str, /, **params: Any) -> list[tuple[Any, ...]]:
-        return self._db.run(Step(getattr(self._queries, name), params))[0].fetchall()
-
-    def _by_index(self, name: str, /, **params: Any) -> list[tuple[Any, ...]]:
-        """A statement whose plan must not depend on statistics."""
-        settle = Step(self._queries.plan_by_index, {"local": True})
-        return self._db.run(settle, Step(getattr(self._queries, name), params))[1].fetchall()
-
-    def _led(self, term: int, *steps: Step) -> list[tuple[Any, ...]]:
-        """A leader's statements; what the last one answered."""
-
-        def work(conn: Connection) -> list[tuple[Any, ...]]:
-            cursor = pipeline(conn, steps)[-1]
-            return cursor.fetchall() if cursor.description else []
-
-        return led(self._db, self._queries, term, work)
-
-    def write(self, report: Report) -> Taken:
+    def write(self, report: MetricReport) -> ReportTaken:
         parts = [part_row(part) for part in report.parts]
         params = {
             "writer": report.writer,
@@ -95,7 +73,7 @@ class PostgresMetrics(Metrics):
             "parts": _json(parts),
             "vitals": _json(vitals_row(report.vitals)) if report.vitals is not None else None,
         }
-        return Taken(*self._rows("write_metrics", **params)[0])
+        return ReportTaken(*self._rows("write_metrics", **params)[0])
 
     def connections(self) -> int:
         return self._connections()
@@ -182,13 +160,13 @@ class PostgresMetrics(Metrics):
             steps.append(Step(self._queries.record_standing, {"minute": minute, "rows": _json(stood)}))
         if came:
             steps.append(Step(self._queries.record_enqueued, {"rows": _json(came)}))
-        self._led(term, *steps)
+        self._led_rows(term, *steps)
 
     def roll_up(self, term: int, older: float) -> int:
-        return int(self._led(term, Step(self._queries.roll_up_metrics, {"older": older}))[0][0])
+        return int(self._led_rows(term, self._step("roll_up_metrics", older=older))[0][0])
 
     def prune(self, term: int, keep: float, n: int = 1000) -> int:
-        return int(self._led(term, Step(self._queries.prune_metrics, {"keep": keep, "n": n}))[0][0])
+        return int(self._led_rows(term, Step(self._queries.prune_metrics, {"keep": keep, "n": n}))[0][0])
 
     # -- for readers -------------------------------------------------------------------------------------------
 
@@ -204,7 +182,7 @@ class PostgresMetrics(Metrics):
 
     def _range(self, name: str, since: float, until: float, step: int, **more: Any) -> Sequence[tuple[Any, ...]]:
         params = {"since": since, "until": until, "step": check_step(step), **more}
-        steps = Step(self._queries.take_your_time, {}), Step(getattr(self._queries, name), params)
+        steps = self._step("take_your_time"), self._step(name, **params)
         return self._db.run(*steps, limit=LONG)[1].fetchall()
 
 

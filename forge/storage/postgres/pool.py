@@ -16,9 +16,9 @@ from typing import Final
 
 import psycopg
 
-from forge.storage.postgres.watch import Connection, shut_down, watch
+from forge.storage.postgres.watch import PostgresConnection, shut_down, watch
 
-__all__ = ["Pool", "PoolBusyError"]
+__all__ = ["ConnectionPool", "PoolBusyError"]
 
 LIFETIME = 3600.0  # seconds after which a connection is replaced: what a backend has cached it never gives back
 
@@ -27,34 +27,34 @@ class PoolBusyError(psycopg.OperationalError):
     """Every connection was in use, for longer than one waits."""
 
 
-class _Turn:
+class _Waiter:
     """Somebody who waits."""
 
     def __init__(self) -> None:
         self.came = threading.Event()
-        self.conn: Connection | None = None  # None, once it came: it may make one
+        self.conn: PostgresConnection | None = None  # None, once it came: it may make one
 
 
-class Pool:
+class ConnectionPool:
     """Those of one process, on one database."""
 
-    def __init__(self, make: Callable[[], Connection], size: int, wait: float, keep: float | None) -> None:
+    def __init__(self, make: Callable[[], PostgresConnection], size: int, wait: float, keep: float | None) -> None:
         """Up to `size`; one waits up to `wait` seconds for one. Those not used for `keep` seconds are closed."""
         self._make, self._size, self._wait = make, size, wait
         self._keep: Final = math.inf if keep is None else keep
         self._lock = threading.Lock()
-        self._idle: list[Connection] = []  # the one used last is the last
-        self._waiting: collections.deque[_Turn] = collections.deque()
+        self._idle: list[PostgresConnection] = []  # the one used last is the last
+        self._waiting: collections.deque[_Waiter] = collections.deque()
         self.size = 0  # open, or about to be
         self._closed = False
         self.pid = os.getpid()
 
-    def take(self) -> Connection:
+    def take(self) -> PostgresConnection:
         """A connection, which is to be given back."""
         with self._lock:
             if self._idle:
                 return self._idle.pop()
-            turn = _Turn() if self.size >= self._size else None
+            turn = _Waiter() if self.size >= self._size else None
             if turn is None:
                 self.size += 1
             else:
@@ -68,7 +68,7 @@ class Pool:
             self._pass_on()
             raise
 
-    def _await(self, turn: _Turn) -> Connection | None:
+    def _await(self, turn: _Waiter) -> PostgresConnection | None:
         try:
             came = turn.came.wait(self._wait)
         except BaseException:  # Ctrl-C
@@ -79,7 +79,7 @@ class Pool:
             raise PoolBusyError(f"all {self._size} connections have been in use for {self._wait:g} s")
         return turn.conn
 
-    def _leave(self, turn: _Turn) -> bool:
+    def _leave(self, turn: _Waiter) -> bool:
         """Wait no longer. True: its turn has come all the same."""
         with self._lock:
             if turn in self._waiting:
@@ -87,7 +87,7 @@ class Pool:
                 return False
         return True
 
-    def give_back(self, conn: Connection, *, fine: bool) -> None:
+    def give_back(self, conn: PostgresConnection, *, fine: bool) -> None:
         """`fine`: it can be used again."""
         conn.used_at = now = time.monotonic()
         with self._lock:

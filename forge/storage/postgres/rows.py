@@ -18,8 +18,8 @@ from psycopg.types.string import ByteaBinaryLoader
 
 from forge import codec, fastpath
 from forge.job import Claim, Job, Line, NewJob, Status
-from forge.storage.low_water import Marks
 from forge.storage.postgres.wire import Int8Array, TextArray, UuidArray
+from forge.storage.shared.low_water import Marks
 
 __all__ = [
     "as_claims",

@@ -6,29 +6,29 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
-from uuid import UUID
 
 import orjson
 
 from forge.job import Line, NewJob, Receipt
-from forge.storage.contract import Plan, Step, run_plan
-from forge.storage.postgres.connection import Connection, Database, pipeline
-from forge.storage.postgres.leases import led
+from forge.storage.contract import Step
+from forge.storage.contract.schedules import FireTime, Firing, NewSchedule, Schedule
+from forge.storage.postgres.database import PostgresConnection, pipeline
+from forge.storage.postgres.enqueue import enqueue_plan
+from forge.storage.postgres.facet import PostgresFacet
 from forge.storage.postgres.rows import uuid_of
-from forge.storage.schedules import Firing, NewSchedule, Schedule, Slot
-from forge.storage.scheduling import Change, Row, SqlSchedules, pauses_of
-from forge.storage.statements import Queries
+from forge.storage.shared.plans import run_plan
+from forge.storage.shared.scheduling import Row, ScheduleChange, SqlSchedules, pauses_of
+from forge.storage.shared.statements import Queries
 
-__all__ = ["PostgresSchedules"]
+__all__ = ["PostgresScheduleStore"]
 
 T = TypeVar("T")
 _NAMES = tuple(field.name for field in dataclasses.fields(Schedule))
-Plans = Callable[[Sequence[NewJob]], Plan]
 
 
-class _Transaction(Change):
-    def __init__(self, conn: Connection, queries: Queries, plan: Plans) -> None:
-        self._conn, self._queries, self._plan = conn, queries, plan
+class _PostgresChange(ScheduleChange):
+    def __init__(self, conn: PostgresConnection, queries: Queries) -> None:
+        self._conn, self._queries = conn, queries
 
     def rows(self, query: str, /, **params: Any) -> Sequence[Row]:
         return pipeline(self._conn, [Step(getattr(self._queries, query), params)])[0].fetchall()
@@ -40,20 +40,17 @@ class _Transaction(Change):
     def enqueue(self, jobs: Sequence[NewJob]) -> list[Receipt]:
         # Planned by index: with a plan made while the table was empty, ids would be looked for in the whole backlog.
         self.rows("plan_by_index", local=True)
-        return run_plan(self._plan(jobs), lambda step: pipeline(self._conn, [step])[0].fetchall())
+        return run_plan(enqueue_plan(self._queries, jobs), lambda step: pipeline(self._conn, [step])[0].fetchall())
 
 
-class PostgresSchedules(SqlSchedules):
-    """See `Schedules`."""
+class PostgresScheduleStore(PostgresFacet, SqlSchedules):
+    """See `ScheduleStore`."""
 
-    def __init__(self, db: Database, queries: Queries, plan: Plans) -> None:
-        self._db, self._queries, self._plan = db, queries, plan
-
-    def _change(self, work: Callable[[Change], T], term: int | None = None) -> T:
-        return led(self._db, self._queries, term, lambda conn: work(_Transaction(conn, self._queries, self._plan)))
+    def _change(self, work: Callable[[ScheduleChange], T], term: int | None = None) -> T:
+        return self._led(term, lambda conn: work(_PostgresChange(conn, self._queries)))
 
     def _read(self, query: str, /, **params: Any) -> Sequence[Row]:
-        return self._db.run(Step(getattr(self._queries, query), params))[0].fetchall()
+        return self._rows(query, **params)
 
     def _written(self, value: Any) -> Any:
         return value
@@ -75,14 +72,10 @@ class PostgresSchedules(SqlSchedules):
         found["line"] = None if found["line"] is None else Line(*orjson.loads(found["line"]))
         return Schedule(**found)
 
-    def _slot(self, row: Row) -> Slot:
+    def _slot(self, row: Row) -> FireTime:
         slot, fired_at, job, skipped = row
-        return Slot(self._time(slot), self._time(fired_at), _uuid(job), skipped)
+        return FireTime(self._time(slot), self._time(fired_at), uuid_of(job), skipped)
 
     def _time(self, value: Any) -> datetime:
         found: datetime = value.astimezone(UTC)
         return found
-
-
-def _uuid(value: Any) -> UUID:
-    return uuid_of(value)

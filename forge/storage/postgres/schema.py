@@ -6,9 +6,10 @@ import psycopg
 from psycopg import errors
 
 from forge.errors import DatabaseError
-from forge.storage.migrations import SchemaState, migrations
-from forge.storage.postgres.connection import Connection, Database
-from forge.storage.statements import load_queries
+from forge.storage.contract.schema import SchemaState
+from forge.storage.postgres.database import PostgresConnection, PostgresDatabase
+from forge.storage.shared.migrations import migrations
+from forge.storage.shared.statements import load_queries
 
 __all__ = ["check", "migrate", "state"]
 
@@ -16,7 +17,7 @@ __all__ = ["check", "migrate", "state"]
 _LOCK = 0x666F726765
 
 
-def _current(conn: Connection, schema: str) -> int:
+def _current(conn: PostgresConnection, schema: str) -> int:
     queries = load_queries("postgres", schema)
     row = conn.execute(queries.schema_exists.sql).fetchone()
     if row is None or not row[0]:
@@ -25,11 +26,11 @@ def _current(conn: Connection, schema: str) -> int:
     return (row and row[0]) or 0
 
 
-def state(db: Database) -> SchemaState:
+def state(db: PostgresDatabase) -> SchemaState:
     """Which migrations are there and which are missing."""
     known = migrations("postgres", db.schema)
 
-    def look(conn: Connection) -> SchemaState:
+    def look(conn: PostgresConnection) -> SchemaState:
         current = _current(conn, db.schema)
         if current <= known[-1].number:
             return SchemaState.of(known, current)
@@ -39,7 +40,7 @@ def state(db: Database) -> SchemaState:
     return db.attempt(look)
 
 
-def migrate(db: Database) -> list[tuple[int, str]]:
+def migrate(db: PostgresDatabase) -> list[tuple[int, str]]:
     """Apply what is missing, all of it or nothing. Callers queue up on an advisory lock that ends with the
     transaction."""
     with db.connect() as conn:
@@ -54,7 +55,7 @@ def migrate(db: Database) -> list[tuple[int, str]]:
             raise DatabaseError(f"the migration failed and has changed nothing: {reason}{fix}") from e
 
 
-def _apply(conn: Connection, schema: str) -> list[tuple[int, str]]:
+def _apply(conn: PostgresConnection, schema: str) -> list[tuple[int, str]]:
     conn.execute("select pg_advisory_xact_lock(%s)", (_LOCK,))
     current = _current(conn, schema)
     missing = [each for each in migrations("postgres", schema) if each.number > current]
@@ -68,6 +69,6 @@ def _apply(conn: Connection, schema: str) -> list[tuple[int, str]]:
     return [(each.number, each.title) for each in missing]
 
 
-def check(db: Database) -> None:
+def check(db: PostgresDatabase) -> None:
     """Refuse to work on a schema that this release cannot work on."""
     state(db).check(f"the database has no schema {db.schema}")

@@ -19,12 +19,12 @@ from typing import Any, Protocol
 
 import psycopg
 
-__all__ = ["Connection", "Watched", "shut_down", "watch"]
+__all__ = ["PostgresConnection", "Watched", "shut_down", "watch"]
 
 LOOK_EVERY = 0.25  # seconds, while connections are in use
 
 
-class Connection(psycopg.Connection[Any]):
+class PostgresConnection(psycopg.Connection[Any]):
     """One of forge's own."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -61,7 +61,7 @@ class Connection(psycopg.Connection[Any]):
             self.close()
 
 
-def shut_down(conn: Connection) -> None:
+def shut_down(conn: PostgresConnection) -> None:
     """Whoever waits for it is told that it is lost; to close it needs nobody's answer from now on."""
     if conn.socket is not None:
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(conn.socket)) as sock:
@@ -80,13 +80,13 @@ class Watch:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._busy: set[Connection] = set()
+        self._busy: set[PostgresConnection] = set()
         self._holders: weakref.WeakKeyDictionary[Tidied, float] = weakref.WeakKeyDictionary()  # and when to look
         self._awake = False  # the thread will look again by itself
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def begin(self, conn: Connection, limit: float) -> None:
+    def begin(self, conn: PostgresConnection, limit: float) -> None:
         """It is about to be used; no statement on it may take more than `limit` seconds."""
         conn.limit = limit
         conn.ask()
@@ -94,7 +94,7 @@ class Watch:
             self._busy.add(conn)
             self._stay_awake()
 
-    def end(self, conn: Connection) -> bool:
+    def end(self, conn: PostgresConnection) -> bool:
         """It is not used any more. False: it was cut."""
         with self._lock:
             self._busy.discard(conn)
@@ -157,7 +157,7 @@ class Watched:
 
     __slots__ = ("_conn", "_limit")
 
-    def __init__(self, conn: Connection, limit: float) -> None:
+    def __init__(self, conn: PostgresConnection, limit: float) -> None:
         self._conn, self._limit = conn, limit
 
     def __enter__(self) -> None:

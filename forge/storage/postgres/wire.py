@@ -11,7 +11,7 @@ from psycopg.pq import Format
 from psycopg.pq.abc import PGresult
 from psycopg.types.string import ByteaBinaryLoader
 
-__all__ = ["Context", "Float8Array", "Int8Array", "TextArray", "UuidArray", "parameter", "rows_of"]
+__all__ = ["Float8Array", "Int8Array", "TextArray", "UuidArray", "WireFormats", "parameter", "rows_of"]
 
 
 class UuidArray(bytes):
@@ -64,7 +64,7 @@ def _adapters() -> AdaptersMap:
     return found
 
 
-class Context:
+class WireFormats:
     """What psycopg asks of `context=`."""
 
     connection = None
@@ -73,7 +73,7 @@ class Context:
 
 def rows_of(result: PGresult) -> list[tuple[Any, ...]]:
     """What a statement answered."""
-    loading = Transformer(Context())
+    loading = Transformer(WireFormats())
     loading.set_pgresult(result)
     return loading.load_rows(0, result.ntuples, tuple)
 

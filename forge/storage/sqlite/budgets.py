@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 from forge.errors import DatabaseError
-from forge.storage.budgets import (
-    LATE,
-    LEASE,
-    Ask,
-    Budget,
-    Budgets,
-    Grant,
-    Lease,
-    Limit,
-    check_limit,
-    grant,
-    refilled,
-)
 from forge.storage.contract import Incarnation
+from forge.storage.contract.budgets import LEASE, Ask, Budget, BudgetStore, Grant, Limit
+from forge.storage.shared.buckets import LATE, TokenLease, check_limit, grant, refilled
 from forge.storage.sqlite import rows
-from forge.storage.sqlite.database import Handle
-from forge.storage.sqlite.drivers import Connection
-from forge.storage.statements import Queries
+from forge.storage.sqlite.drivers import SqliteConnection
+from forge.storage.sqlite.facet import SqliteFacet
 
-__all__ = ["SqliteBudgets"]
+__all__ = ["SqliteBudgetStore"]
 
 
 class _Mine(NamedTuple):
@@ -48,30 +34,21 @@ class _Bucket(NamedTuple):
     leases: list[_Mine]
 
 
-class SqliteBudgets(Budgets):
-    """See `Budgets`. Knows the handles of its storage but not the storage, as `SqliteLeases` does."""
+class SqliteBudgetStore(SqliteFacet, BudgetStore):
+    """See `BudgetStore`."""
 
-    def __init__(self, reader: Handle, writer: Handle, clock: Callable[[], float], sql: Queries) -> None:
-        self._reader, self._writer, self._clock, self._sql = reader, writer, clock, sql
-
-    def _now(self) -> int:
-        return int(self._clock() * 1e6)
-
-    def _writing(self) -> AbstractContextManager[tuple[Connection, int]]:
-        return self._writer.writing(clock=self._now)
-
-    def _run(self, conn: Connection, name: str, /, **params: Any) -> list[tuple[Any, ...]]:
+    def _run(self, conn: SqliteConnection, name: str, /, **params: Any) -> list[tuple[Any, ...]]:
         query = getattr(self._sql, name)
         return list(conn.rows(query.sql, {each: params[each] for each in query.names}))
 
-    def _bucket(self, conn: Connection, scope: str, now: int) -> _Bucket | None:
+    def _bucket(self, conn: SqliteConnection, scope: str, now: int) -> _Bucket | None:
         """Brought up to now."""
         found = self._run(conn, "budget", scope=scope)
         if not found:
             return None
         capacity, refill, tokens, at, drains, *declared = found[0]
         leases = [_Mine(*row) for row in self._run(conn, "budget_leases", scope=scope)]
-        seconds = [Lease(lease.pod, lease.tokens, lease.until / 1e6) for lease in leases]
+        seconds = [TokenLease(lease.pod, lease.tokens, lease.until / 1e6) for lease in leases]
         limit = Limit(capacity, refill)
         tokens = refilled(limit, tokens, at / 1e6, seconds, now / 1e6)
         return _Bucket(limit, tokens, drains, Limit(*declared), leases)
@@ -92,7 +69,7 @@ class SqliteBudgets(Budgets):
         with self._writing() as (conn, now):
             self._put(conn, scope, limit, self._bucket(conn, scope, now), now)
 
-    def _put(self, conn: Connection, scope: str, limit: Limit, bucket: _Bucket | None, now: int) -> None:
+    def _put(self, conn: SqliteConnection, scope: str, limit: Limit, bucket: _Bucket | None, now: int) -> None:
         """The bucket as it is now, by its limit so far, and then by another."""
         self._run(conn, "mend_leases", scope=scope, now=now)
         if bucket is not None:
@@ -134,7 +111,7 @@ class SqliteBudgets(Budgets):
     def all(self) -> list[Budget]:
         now = self._now()
 
-        def work(conn: Connection) -> list[Budget]:
+        def work(conn: SqliteConnection) -> list[Budget]:
             found = []
             for (scope,) in self._run(conn, "budget_scopes"):
                 bucket = self._bucket(conn, scope, now)

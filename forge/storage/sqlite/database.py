@@ -19,10 +19,10 @@ from urllib.parse import parse_qsl
 
 from forge.config import mask
 from forge.errors import ConfigError, DatabaseError, ForgeError, SchemaError, UsageError
-from forge.storage.sqlite.drivers import DRIVERS, ERRORS, Connection, DriverName, code_of
-from forge.storage.statements import load_queries
+from forge.storage.shared.statements import load_queries
+from forge.storage.sqlite.drivers import DRIVERS, ERRORS, DriverName, SqliteConnection, code_of
 
-__all__ = ["Database", "Handle", "parse_url"]
+__all__ = ["Handle", "SqliteDatabase", "parse_url"]
 
 T = TypeVar("T")
 
@@ -65,7 +65,7 @@ _ADVICE: dict[DriverName, str] = {
 }
 
 
-class Database:
+class SqliteDatabase:
     """One file: its path and driver, how to open it, and how its errors read."""
 
     def __init__(self, url: str, patience: float = PATIENCE) -> None:
@@ -83,7 +83,7 @@ class Database:
                 )
         self.driver = driver
 
-    def open(self, *, create: bool = False) -> Connection:
+    def open(self, *, create: bool = False) -> SqliteConnection:
         """A new connection. Only a migration creates the file, readable by its owner alone from its first moment."""
         if self.path in _inherited:
             raise DatabaseError(
@@ -96,7 +96,7 @@ class Database:
                     raise SchemaError(f"there is no database {self.path} yet; run: forge db migrate")
                 self._create()
             try:
-                conn: Connection = DRIVERS[self.driver](self.path, create=create)
+                conn: SqliteConnection = DRIVERS[self.driver](self.path, create=create)
             except ERRORS as e:
                 raise self.explain(e) from e
         try:
@@ -111,7 +111,7 @@ class Database:
             raise
         return conn
 
-    def use_log(self, conn: Connection) -> None:
+    def use_log(self, conn: SqliteConnection) -> None:
         """Switch the file to write-ahead logging, for good. A file without forge's tables is left in the mode it has: a
         migration that fails has changed nothing."""
         # SQLite asks no busy handler here, which is one reason to wait outside of it.
@@ -119,7 +119,7 @@ class Database:
         if mode != "wal":
             raise DatabaseError(f"{self.path}: no write-ahead logging is possible there; move it to a local disk")
 
-    def _has_tables(self, conn: Connection) -> bool:
+    def _has_tables(self, conn: SqliteConnection) -> bool:
         return bool(self.patiently(lambda: conn.rows(load_queries("sqlite").schema_exists.sql))[0][0])
 
     def _create(self) -> None:
@@ -166,11 +166,11 @@ class Database:
 class Handle:
     """One connection of forge's, for one thread at a time: opened when first used, anew after a fork."""
 
-    def __init__(self, db: Database) -> None:
+    def __init__(self, db: SqliteDatabase) -> None:
         self._db = db
         self.path = db.path
         self.opened_by = db.driver
-        self._conn: Connection | None = None
+        self._conn: SqliteConnection | None = None
         self._pid = 0
         self._durable = True  # as it is set now
         self._lock = threading.Lock()
@@ -183,7 +183,7 @@ class Handle:
         return self._conn is not None and self._pid == os.getpid()
 
     @contextlib.contextmanager
-    def use(self, *, create: bool = False) -> Iterator[Connection]:
+    def use(self, *, create: bool = False) -> Iterator[SqliteConnection]:
         """The connection, this thread's alone; the library's errors come out as forge's."""
         conn = self.take(create)
         try:
@@ -193,7 +193,7 @@ class Handle:
         finally:
             self.give_back()
 
-    def take(self, create: bool = False) -> Connection:
+    def take(self, create: bool = False) -> SqliteConnection:
         """The connection, this thread's alone until `give_back`."""
         if self._pid != os.getpid() and self._conn is not None:
             self.after_fork_in_child()  # the fork ran no hooks
@@ -217,7 +217,7 @@ class Handle:
 
     def writing(
         self, *, create: bool = False, durable: bool = True, clock: Callable[[], int] = int
-    ) -> contextlib.AbstractContextManager[tuple[Connection, int]]:
+    ) -> contextlib.AbstractContextManager[tuple[SqliteConnection, int]]:
         """A write transaction: has the file's write lock from the start, and either all of it happens or nothing. With
         it comes its time, read once the lock is held: so times have the order of the transactions.
 
@@ -226,7 +226,7 @@ class Handle:
         """
         return _Writing(self, create, durable, clock)
 
-    def begin(self, conn: Connection, durable: bool) -> None:
+    def begin(self, conn: SqliteConnection, durable: bool) -> None:
         """Start a transaction that writes."""
         if durable != self._durable:  # cannot be changed inside of one
             conn.rows(f"pragma synchronous = {'full' if durable else 'normal'}")
@@ -238,7 +238,7 @@ class Handle:
                 raise
             self._db.patiently(lambda: conn.rows("begin immediate"))
 
-    def commit(self, conn: Connection) -> None:
+    def commit(self, conn: SqliteConnection) -> None:
         """End it. Only before a file has its log can a reader be in the way, and the transaction is whole then."""
         try:
             conn.rows("commit")
@@ -256,7 +256,7 @@ class Handle:
         """The error for people."""
         return self._db.explain(e)
 
-    def read(self, work: Callable[[Connection], T]) -> T:
+    def read(self, work: Callable[[SqliteConnection], T]) -> T:
         """Do several reads of one state."""
 
         def once() -> T:
@@ -300,16 +300,16 @@ class Handle:
             _inherited.add(self.path)
 
 
-class _Writing(contextlib.AbstractContextManager[tuple[Connection, int]]):
+class _Writing(contextlib.AbstractContextManager[tuple[SqliteConnection, int]]):
     """One write transaction. Not a generator: two of those around each other took 15 µs of a claim and its end."""
 
     __slots__ = ("_clock", "_conn", "_create", "_durable", "_handle")
 
     def __init__(self, handle: Handle, create: bool, durable: bool, clock: Callable[[], int]) -> None:
         self._handle, self._create, self._durable, self._clock = handle, create, durable, clock
-        self._conn: Connection
+        self._conn: SqliteConnection
 
-    def __enter__(self) -> tuple[Connection, int]:
+    def __enter__(self) -> tuple[SqliteConnection, int]:
         self._conn = self._handle.take(self._create)
         try:
             self._handle.begin(self._conn, self._durable)

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import apsw
 
-__all__ = ["DRIVERS", "ERRORS", "Borrowed", "Connection", "DriverName", "code_of"]
+__all__ = ["DRIVERS", "ERRORS", "DriverName", "SqliteConnection", "code_of"]
 
 DriverName = Literal["apsw", "sqlite3"]
 Params = Sequence[Any] | Mapping[str, Any]
@@ -24,7 +24,7 @@ ERRORS: tuple[type[Exception], ...] = (apsw.Error, sqlite3.Error)
 _STATEMENTS_CACHED = 200  # more than forge has
 
 
-class Connection(Protocol):
+class SqliteConnection(Protocol):
     """One connection. It starts no transaction by itself and never waits for a lock."""
 
     def rows(self, sql: str, params: Params = ()) -> list[tuple[Any, ...]]:
@@ -111,46 +111,6 @@ class _Sqlite3:
 
     def close(self) -> None:
         self._conn.close()
-
-
-class Borrowed:
-    """A connection of the caller's, of either library. Its own row factories and traces are not asked."""
-
-    def __init__(self, conn: Any) -> None:
-        self._conn = conn
-        self._cursor = conn.cursor()
-        if isinstance(conn, sqlite3.Connection):
-            self._cursor.row_factory = None
-        else:
-            self._cursor.row_trace = lambda cursor, row: row
-
-    def rows(self, sql: str, params: Params = ()) -> list[tuple[Any, ...]]:
-        found: list[tuple[Any, ...]] = self._cursor.execute(sql, params).fetchall()
-        return found
-
-    def change(self, sql: str, params: Params = ()) -> int:
-        before = self._changes()
-        self.rows(sql, params)
-        return self._changes() - before
-
-    def many(self, sql: str, params: Iterable[Params]) -> int:
-        before = self._changes()
-        self._cursor.executemany(sql, params)
-        return self._changes() - before
-
-    def _changes(self) -> int:
-        found = self._conn.total_changes
-        return int(found if isinstance(found, int) else found())
-
-    def in_transaction(self) -> bool:
-        return bool(self._conn.in_transaction)
-
-    @property
-    def raw(self) -> Any:
-        return self._conn
-
-    def close(self) -> None:
-        """It is not ours to close."""
 
 
 DRIVERS: Mapping[DriverName, type[_Apsw | _Sqlite3]] = {"apsw": _Apsw, "sqlite3": _Sqlite3}

@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
 
 from forge import fastpath
 from forge.job import Cancelled, Dead, Done, Ending, Failed, Outcome, Released, Snooze, Status, Throttled
-from forge.storage.contract import THROTTLE_GRACE_SECONDS, Fates
-from forge.storage.sqlite.drivers import Connection
+from forge.storage.contract import Fates
+from forge.storage.shared.endings import THROTTLE_GRACE_SECONDS, accepted_children, longest_hint, spares_queue
+from forge.storage.shared.plans import run_plan
+from forge.storage.shared.statements import Queries
+from forge.storage.sqlite.drivers import SqliteConnection
+from forge.storage.sqlite.enqueue import enqueue_plan
 from forge.storage.sqlite.rows import add_error, after, as_list
-from forge.storage.statements import Queries
 
-__all__ = ["CANCELLED", "Endings", "end_job", "try_writing"]
+__all__ = ["CANCELLED", "SqliteEndings", "end_job", "finalize"]
 
 CANCELLED = "cancelled by user"
-_SMALLEST_TRY = 262_144  # bytes
-_PAGES_KEPT = 10  # in memory, of a transaction that is to reach the disk although it is undone
 _REFUNDED = (Throttled, Snooze, Released)
 
 
 def end_job(
-    conn: Connection, sql: Queries, id_: bytes, status: Status, crashes: int, errors: str | None, now: int
+    conn: SqliteConnection, sql: Queries, id_: bytes, status: Status, crashes: int, errors: str | None, now: int
 ) -> None:
     """Move a job to history and give back its key."""
     params = {"id": id_, "status": status.value, "crashes": crashes, "errors": errors, "now": now}
@@ -35,35 +34,29 @@ def end_job(
     settle_keys(conn, sql, [id_])
 
 
-def settle_keys(conn: Connection, sql: Queries, ids: Sequence[bytes]) -> None:
+def settle_keys(conn: SqliteConnection, sql: Queries, ids: Sequence[bytes]) -> None:
     """Free the keys of jobs that have just ended, or hold them for their unique_for."""
     conn.many(sql.free_key.sql, [{"id": id_} for id_ in ids])
     conn.many(sql.hold_key.sql, [{"id": id_} for id_ in ids])
 
 
-class _Undone(Exception):
-    """Ends a transaction that is not to be committed."""
+def finalize(
+    conn: SqliteConnection, sql: Queries, endings: Sequence[Ending], now: int, max_crashes: int, fates: Fates
+) -> list[Ending]:
+    """End claims in a transaction, and store their children; answers the stale ones. See `Storage.finalize`."""
+    batch = SqliteEndings(conn, sql, now, max_crashes)
+    stale = batch.finalize(endings)
+    fates += batch.fates
+    if any(ending.children for ending in endings):
+        plan = enqueue_plan(sql, accepted_children(endings, stale), now)
+        run_plan(plan, lambda step: conn.rows(step.query.sql, step.params))
+    return stale
 
 
-def try_writing(
-    writing: Callable[[], contextlib.AbstractContextManager[tuple[Connection, int]]], sql: Queries, size: int
-) -> None:
-    """See `Storage.try_writing`. A transaction that is undone is written nowhere while it fits into the cache: so this
-    one has a small cache, and more than fits in there."""
-    with contextlib.suppress(_Undone), writing() as (conn, _):
-        ((before,),) = conn.rows("pragma cache_size")
-        conn.rows(f"pragma cache_size = {_PAGES_KEPT}")
-        try:
-            conn.rows(sql.try_history.sql, {"result": f'"{os.urandom(max(size, _SMALLEST_TRY) // 2).hex()}"'})
-        finally:
-            conn.rows(f"pragma cache_size = {before}")
-        raise _Undone
-
-
-class Endings:
+class SqliteEndings:
     """The endings of one transaction."""
 
-    def __init__(self, conn: Connection, sql: Queries, now: int, max_crashes: int) -> None:
+    def __init__(self, conn: SqliteConnection, sql: Queries, now: int, max_crashes: int) -> None:
         self._conn = conn
         self._sql = sql
         self._now = now
@@ -128,12 +121,11 @@ class Endings:
     def _cool_down(self, throttled: Sequence[Ending]) -> None:
         groups: dict[tuple[str, bool], list[Ending]] = defaultdict(list)
         for ending in throttled:
-            groups[ending.claim.queue, _spares_queue(ending.outcome)].append(ending)
+            groups[ending.claim.queue, spares_queue(ending.outcome)].append(ending)
         for (queue, job_only), endings in groups.items():
             if not self._conn.rows(self._sql.ours.sql, _batch(endings)):
                 continue
-            hints = [e.outcome.retry_after for e in endings if isinstance(e.outcome, Throttled)]
-            hint = max((h for h in hints if h is not None), default=None)
+            hint = longest_hint(endings)
             params = {"queue": queue, "job_only": job_only, "hint": hint, "now": self._now}
             self._conn.rows(self._sql.ensure_queue.sql, params)
             self._conn.rows(self._sql.cool_down.sql, params)
@@ -202,13 +194,9 @@ class Endings:
             return after(self._now, self._backoff(ending, queue, attempts))
         found = self._conn.rows(self._sql.throttle_of.sql, {"queue": queue})
         throttle, until = found[0] if found else ("queue", None)
-        if throttle == "hint" and _spares_queue(outcome):
+        if throttle == "hint" and spares_queue(outcome):
             return after(self._now, outcome.retry_after or 0.0)
         return max(self._now, until or 0)
-
-
-def _spares_queue(outcome: Outcome) -> bool:
-    return isinstance(outcome, Throttled) and outcome.job_only and outcome.retry_after is not None
 
 
 def _batch(endings: Sequence[Ending]) -> dict[str, Any]:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from forge import fastpath
 from forge.job import Claim
 from forge.storage.contract import Incarnation
-from forge.storage.lines import FIRST, Lines, Place, Turn, chains_of, steps_for
-from forge.storage.sqlite.database import Handle
-from forge.storage.sqlite.drivers import Connection
-from forge.storage.statements import Queries
+from forge.storage.contract.lines import FIRST, Place, Turn
+from forge.storage.shared.statements import Queries
+from forge.storage.shared.walking import WalkedLines, chains_of, steps_for
+from forge.storage.sqlite.drivers import SqliteConnection
+from forge.storage.sqlite.facet import SqliteFacet
 
-__all__ = ["SqliteLines"]
+__all__ = ["SqliteLineStore"]
 
 _LAST_PRIORITY = 32_767
 _PAYLOAD = 4  # where it is in the columns of a claim
@@ -33,7 +34,7 @@ class Head(NamedTuple):
 
 
 @dataclass(slots=True)
-class Step:
+class WalkStep:
     """A step of the walk."""
 
     place: Place
@@ -67,14 +68,11 @@ class Choice(NamedTuple):
     priority: int
     i: int  # the step
     row: int
-    step: Step
+    step: WalkStep
 
 
-class SqliteLines(Lines):
-    """See `Lines`."""
-
-    def __init__(self, reader: Handle, writer: Handle, clock: Callable[[], float], sql: Queries) -> None:
-        self._reader, self._writer, self._clock, self._sql = reader, writer, clock, sql
+class SqliteLineStore(SqliteFacet, WalkedLines):
+    """See `LineStore`."""
 
     def queues(self) -> set[str]:
         return {queue for (queue,) in self._reader.read(lambda conn: conn.rows(self._sql.line_queues.sql))}
@@ -100,7 +98,7 @@ class SqliteLines(Lines):
         behind: int,
     ) -> Turn:
         # Without a wait for the disk, also for slots: what undoes it, a failure of the machine, ends the jobs too.
-        with self._writer.writing(durable=False, clock=lambda: int(self._clock() * 1e6)) as (conn, now):
+        with self._writing(durable=False) as (conn, now):
             params = {"queue": queue, "pod": who.pod.id, "now": now}
             if not conn.rows(self._sql.lines_open.sql, params):
                 return Turn([], {}, None, True, frozenset(), False, 0, False, [])
@@ -112,7 +110,7 @@ class _Walk:
 
     def __init__(
         self,
-        conn: Connection,
+        conn: SqliteConnection,
         sql: Queries,
         queue: str,
         now: int,
@@ -156,7 +154,7 @@ class _Walk:
             chains=chains_of(made, [(choice.step.head.key, slot) for choice, slot in chosen]),
         )
 
-    def _steps(self, after: Place, last: Place, most: int) -> Iterator[Step]:
+    def _steps(self, after: Place, last: Place, most: int) -> Iterator[WalkStep]:
         """From behind `after` to the end, and then from the beginning to `last`, unless that is on the way."""
         at, wrapped = after, after < last
         for _ in range(most):
@@ -166,7 +164,7 @@ class _Walk:
                 head = self._head(at)
             if head is None or (wrapped and (head.line, head.priority) > last):
                 return
-            step = Step((head.line, head.priority), head, self._tokens(head), self._free(head), False)
+            step = WalkStep((head.line, head.priority), head, self._tokens(head), self._free(head), False)
             step.due = step.open and head.run_at <= self._now
             yield step
             at = step.on
@@ -190,7 +188,7 @@ class _Walk:
             found = self._slots[head.key, head.most] = tuple(free[: max(head.most - len(taken), 0)])
         return found
 
-    def _choices(self, due: Sequence[Step]) -> list[Choice]:
+    def _choices(self, due: Sequence[WalkStep]) -> list[Choice]:
         """Due jobs in the order of turns, an even share of each line."""
         self._share = share = -(-self._n // max(len({step.head.line for step in due}), 1))
         had: Counter[str] = Counter()
@@ -221,7 +219,7 @@ class _Walk:
             granted.append((choice, free[used % len(free)] if free is not None else 0))
         return granted[: self._n]
 
-    def _room(self, step: Step) -> int:
+    def _room(self, step: WalkStep) -> int:
         """Jobs that its free slots are enough for."""
         return len(step.free or ()) * self._behind
 
@@ -230,7 +228,7 @@ class _Walk:
         return self._conn.rows(self._sql.claim_in_line.sql, params)[0]
 
     @staticmethod
-    def _end(steps: Sequence[Step], passed: set[str], after: Place, around: bool) -> Place:
+    def _end(steps: Sequence[WalkStep], passed: set[str], after: Place, around: bool) -> Place:
         """Before the first line that was open and got nothing, else behind the last that was open."""
         last = after
         for before, step in zip([after, *(each.place for each in steps)], steps, strict=False):

@@ -6,8 +6,8 @@ import random
 import threading
 import time
 
-from forge.storage.listener import Listener
-from forge.storage.sqlite.database import Database, Handle
+from forge.storage.contract.listener import Listener
+from forge.storage.sqlite.database import Handle, SqliteDatabase
 
 __all__ = ["SqliteListener"]
 
@@ -18,7 +18,7 @@ SHORTEST_LOOK, LONGEST_LOOK = 0.03, 0.07
 class SqliteListener(Listener):
     """Says `*` when anything was committed, by whomever. The first wait says it too: something may have been missed."""
 
-    def __init__(self, db: Database) -> None:
+    def __init__(self, db: SqliteDatabase) -> None:
         self._handle = Handle(db)
         self._seen: int | None = None
         self._closed = threading.Event()

@@ -2,60 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
 
-from forge.storage.metrics import (
+from forge.storage.contract.metrics import (
     MINUTE,
     DatabaseFigures,
     DatabasePoint,
-    Metrics,
+    MetricReport,
+    MetricStore,
     PodPoint,
     Point,
-    Report,
+    ReportTaken,
     Standing,
-    Taken,
-    added,
-    as_pod_point,
-    as_point,
-    check_step,
-    part_row,
-    scaled,
-    vitals_row,
 )
-from forge.storage.sqlite.database import Handle
-from forge.storage.sqlite.drivers import Connection
-from forge.storage.sqlite.leases import hold_term
-from forge.storage.sqlite.operating import BEFORE_ALL
-from forge.storage.statements import Queries
+from forge.storage.shared.metric_rows import added, as_pod_point, as_point, check_step, part_row, scaled, vitals_row
+from forge.storage.sqlite.claims import BEFORE_ALL
+from forge.storage.sqlite.drivers import SqliteConnection
+from forge.storage.sqlite.facet import SqliteFacet
 
-__all__ = ["SqliteMetrics"]
+__all__ = ["SqliteMetricStore"]
 
 _MINUTE = MINUTE * 1_000_000
 
 
-class SqliteMetrics(Metrics):
-    """See `Metrics`. Knows the handles of its storage but not the storage, as `SqliteLeases` does."""
+class SqliteMetricStore(SqliteFacet, MetricStore):
+    """See `MetricStore`."""
 
     due_epoch = 0.0
 
-    def __init__(self, reader: Handle, writer: Handle, clock: Callable[[], float], sql: Queries) -> None:
-        self._reader, self._writer, self._clock, self._sql = reader, writer, clock, sql
-
-    def _now(self) -> int:
-        return int(self._clock() * 1e6)
-
-    def _writing(self) -> AbstractContextManager[tuple[Connection, int]]:
-        return self._writer.writing(clock=self._now)
-
-    def _rows(self, name: str, /, **params: Any) -> list[tuple[Any, ...]]:
-        return self._reader.read(lambda conn: conn.rows(getattr(self._sql, name).sql, params))
-
-    def write(self, report: Report) -> Taken:
-        with self._writer.writing(clock=self._now, durable=False) as (conn, now):
+    def write(self, report: MetricReport) -> ReportTaken:
+        with self._writing(durable=False) as (conn, now):
             params = {"writer": report.writer, "number": report.number, "now": now}
             fresh = bool(conn.rows(self._sql.take_report.sql, params))
             if fresh:
@@ -64,7 +43,7 @@ class SqliteMetrics(Metrics):
                     conn.rows(self._sql.write_part.sql, key | _flat(part_row(part)))
                 if report.vitals is not None:
                     conn.rows(self._sql.write_vitals.sql, key | _flat(vitals_row(report.vitals)))
-            return Taken(fresh, now / 1e6)
+            return ReportTaken(fresh, now / 1e6)
 
     def connections(self) -> int:
         return self._reader.is_open + self._writer.is_open
@@ -75,7 +54,7 @@ class SqliteMetrics(Metrics):
         first, last = (int(at * 1000).to_bytes(6, "big") + bytes(10) for at in (minute, minute + MINUTE))
         params = {"first": first, "last": last, "most": most}
 
-        def work(conn: Connection) -> list[list[tuple[Any, ...]]]:
+        def work(conn: SqliteConnection) -> list[list[tuple[Any, ...]]]:
             return [conn.rows(query.sql, params) for query in (self._sql.enqueued_live, self._sql.enqueued_past)]
 
         found = []
@@ -87,7 +66,7 @@ class SqliteMetrics(Metrics):
     def standing(self, most: int) -> dict[str, Standing]:
         now = self._now()
 
-        def work(conn: Connection) -> dict[str, Standing]:
+        def work(conn: SqliteConnection) -> dict[str, Standing]:
             found: dict[str, Standing] = {}
             for queue, counts in conn.rows(self._sql.standing_waiting.sql, {"now": now, "most": most}):
                 pending, scheduled, retrying, seen = orjson.loads(counts)
@@ -103,7 +82,7 @@ class SqliteMetrics(Metrics):
 
         return self._reader.read(work)
 
-    def _oldest(self, conn: Connection, queue: str) -> int:
+    def _oldest(self, conn: SqliteConnection, queue: str) -> int:
         """When the first of those that wait was due; it is the first of some priority, or of those in lines."""
         params: dict[str, Any] = {"queue": queue, "priority": BEFORE_ALL}
         times = [run_at for (run_at,) in conn.rows(self._sql.first_lined_due.sql, {"queue": queue})]
@@ -125,8 +104,7 @@ class SqliteMetrics(Metrics):
         enqueued: Mapping[tuple[float, str], int],
     ) -> None:
         at = int(minute * 1e6)
-        with self._writing() as (conn, _):
-            hold_term(conn, self._sql, term)
+        with self._led(term) as (conn, _):
             conn.rows(self._sql.record_database.sql, {"minute": at, **database._asdict()})
             for queue, stands in standing.items():
                 conn.rows(self._sql.record_standing.sql, {"minute": at, "queue": queue, **stands._asdict()})
@@ -134,8 +112,7 @@ class SqliteMetrics(Metrics):
                 conn.rows(self._sql.record_enqueued.sql, {"minute": int(then * 1e6), "queue": queue, "enqueued": n})
 
     def roll_up(self, term: int, older: float) -> int:
-        with self._writing() as (conn, now):
-            hold_term(conn, self._sql, term)
+        with self._led(term) as (conn, now):
             oldest = conn.rows(self._sql.oldest_parts.sql, {"before": now - int((MINUTE + older) * 1e6)})
             if not oldest:
                 return 0
@@ -144,8 +121,7 @@ class SqliteMetrics(Metrics):
 
     def prune(self, term: int, keep: float, n: int = 1000) -> int:
         kinds = ("prune_metric", "prune_metric_pod", "prune_metric_database", "prune_metric_writer")
-        with self._writing() as (conn, now):
-            hold_term(conn, self._sql, term)
+        with self._led(term) as (conn, now):
             params = {"before": now - int(keep * 1e6), "n": n}
             return sum(conn.change(getattr(self._sql, kind).sql, params) for kind in kinds)
 

@@ -1,27 +1,112 @@
-"""What operators do to jobs by id, and retention: each inside a write transaction of the caller's."""
+"""What operators do on SQLite: to jobs by id, to queues, and retention; and what they look at."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 from uuid import UUID
 
 import orjson
 
 from forge.errors import UsageError
-from forge.job import Status
-from forge.storage.contract import Cancellation, Deletion, Note, Pruned
-from forge.storage.sqlite.drivers import Connection
+from forge.job import ACTIVE, ENDED, Counts, Job, JobFilter, Page, QueueSettings, Status
+from forge.storage.contract.storage import Storage
+from forge.storage.contract.values import Cancellation, Deletion, Note, Pruned
+from forge.storage.shared.notes import tidy_notes
+from forge.storage.shared.queue_settings import check_settings
+from forge.storage.shared.statements import Queries
+from forge.storage.sqlite import rows
+from forge.storage.sqlite.drivers import SqliteConnection
 from forge.storage.sqlite.endings import CANCELLED, end_job
+from forge.storage.sqlite.facet import SqliteFacet
 from forge.storage.sqlite.rows import add_error, written
-from forge.storage.statements import Queries
 
-__all__ = ["BEFORE_ALL", "cancel", "delete", "fitting", "next_due", "progress", "prune", "revive"]
+__all__ = ["SqliteOperating"]
 
-BEFORE_ALL = -(1 << 62)  # a priority
+_AFTER_ALL = b"\xff" * 16  # an id
 
 
-def cancel(conn: Connection, sql: Queries, ids: Collection[UUID], now: int) -> dict[UUID, Cancellation]:
+class SqliteOperating(SqliteFacet, Storage):
+    """See `Storage`."""
+
+    def cancel(self, ids: Collection[UUID]) -> dict[UUID, Cancellation]:
+        with self._writing() as (conn, now):
+            return _cancel(conn, self._sql, ids, now)
+
+    def delete(self, ids: Collection[UUID]) -> dict[UUID, Deletion]:
+        with self._writing() as (conn, now):
+            return _delete(conn, self._sql, ids, now)
+
+    def retry(self, ids: Collection[UUID]) -> set[UUID]:
+        with self._writing() as (conn, now):
+            return _revive(conn, self._sql, ids, now, reset=True)
+
+    def requeue(self, ids: Collection[UUID]) -> set[UUID]:
+        with self._writing() as (conn, now):
+            return _revive(conn, self._sql, ids, now, reset=False)
+
+    def get(self, ids: Collection[UUID]) -> dict[UUID, Job]:
+        def work(conn: SqliteConnection) -> list[tuple[Any, ...]]:
+            asked = [(id_.bytes,) for id_ in ids]
+            statements = self._sql.get_live.text("qmark"), self._sql.get_ended.text("qmark")
+            return [row for statement in statements for id_ in asked for row in conn.rows(statement, id_)]
+
+        now = self._now()
+        return {job.id: job for row in self._reader.read(work) for job in [rows.as_job(row, now)]}
+
+    def find(self, where: JobFilter, limit: int = 50, cursor: str | None = None) -> Page:
+        params = {
+            "before": UUID(cursor).bytes if cursor else _AFTER_ALL,
+            "statuses": rows.as_list(str(status) for status in where.statuses),
+            "queues": rows.as_list(where.queues),
+            "kinds": rows.as_list(where.kinds),
+            "tag": where.tag,
+            "limit": limit + 1,
+        }
+        wanted = []
+        if not where.statuses or where.statuses & ACTIVE:
+            wanted.append(self._sql.list_live.sql)
+        if not where.statuses or where.statuses & ENDED:
+            happy = not where.statuses or Status.DONE in where.statuses
+            wanted.append((self._sql.list_ended if happy else self._sql.list_unhappy).sql)
+        found = self._reader.read(lambda conn: [row for sql in wanted for row in conn.rows(sql, params)])
+        found.sort(reverse=True)
+        now = self._now()
+        jobs = [rows.as_job(row, now) for row in found[:limit]]
+        return Page(jobs, jobs[-1].id.hex if len(found) > limit else None)
+
+    def counts(self) -> dict[str, Counts]:
+        return {row[0]: Counts(*row[1:]) for row in self._rows("counts", now=self._now())}
+
+    def ended_counts(self) -> dict[str, dict[Status, int]]:
+        found: dict[str, dict[Status, int]] = {}
+        for queue, status, count in self._rows("ended_counts"):
+            found.setdefault(queue, {})[Status(status)] = count
+        return found
+
+    def queues(self) -> dict[str, QueueSettings]:
+        return {row[0]: rows.as_queue(row) for row in self._rows("queues")}
+
+    def set_queue(self, name: str, **settings: Any) -> QueueSettings:
+        params = {"name": name, **check_settings(name, settings)}
+        with self._writing() as (conn, _):
+            return rows.as_queue(conn.rows(self._sql.set_queue.sql, params)[0])
+
+    def set_wake(self, queue: str, wake: bool) -> None:
+        with self._writing() as (conn, _):
+            conn.rows(self._sql.set_wake.sql, {"queue": queue, "wake": wake})
+
+    def prune(self, n: int = 1000, after: str | None = None, *, term: int | None = None) -> Pruned:
+        with self._led(term) as (conn, now):
+            return _prune(conn, self._sql, n, after, now)
+
+    def progress(self, notes: Sequence[Note]) -> None:
+        if notes := tidy_notes(notes):
+            with self._writing() as (conn, now):
+                _progress(conn, self._sql, notes, now)
+
+
+def _cancel(conn: SqliteConnection, sql: Queries, ids: Collection[UUID], now: int) -> dict[UUID, Cancellation]:
     """What has not started ends now, what runs is flagged for its owner."""
     answer: dict[UUID, Cancellation] = {}
     for job_id in ids:
@@ -42,7 +127,7 @@ def cancel(conn: Connection, sql: Queries, ids: Collection[UUID], now: int) -> d
     return answer
 
 
-def delete(conn: Connection, sql: Queries, ids: Collection[UUID], now: int) -> dict[UUID, Deletion]:
+def _delete(conn: SqliteConnection, sql: Queries, ids: Collection[UUID], now: int) -> dict[UUID, Deletion]:
     """What does not run goes, with its key; what runs is flagged for its owner."""
     answer: dict[UUID, Deletion] = {}
     for job_id in ids:
@@ -60,7 +145,7 @@ def delete(conn: Connection, sql: Queries, ids: Collection[UUID], now: int) -> d
     return answer
 
 
-def revive(conn: Connection, sql: Queries, ids: Collection[UUID], now: int, *, reset: bool) -> set[UUID]:
+def _revive(conn: SqliteConnection, sql: Queries, ids: Collection[UUID], now: int, *, reset: bool) -> set[UUID]:
     """An ended job returns to pending, unless its key is another's now; a waiting one runs now."""
     revived = set()
     for job_id in sorted(ids, key=lambda i: i.int):
@@ -78,7 +163,7 @@ def revive(conn: Connection, sql: Queries, ids: Collection[UUID], now: int, *, r
     return revived
 
 
-def progress(conn: Connection, sql: Queries, notes: Sequence[Note], now: int) -> None:
+def _progress(conn: SqliteConnection, sql: Queries, notes: Sequence[Note], now: int) -> None:
     """Say how far running jobs are."""
     at = written(now)
     for job_id, token, percent, message in notes:
@@ -86,40 +171,7 @@ def progress(conn: Connection, sql: Queries, notes: Sequence[Note], now: int) ->
         conn.rows(sql.progress.sql, {"id": job_id.bytes, "token": token, "progress": said})
 
 
-def fitting(conn: Connection, sql: Queries, params: Mapping[str, Any], most_bytes: int) -> tuple[int, int]:
-    """How many of the jobs that a claim with these parameters would find it may have, and what is left of `most_bytes`
-    then: all, or those up to the one with which their payloads come to as much."""
-    if params["n"] == 1:  # whatever it weighs
-        return 1, most_bytes
-    version = tuple(map(int, str(conn.rows("select sqlite_version()")[0][0]).split(".")))
-    weigh = sql.weigh if version >= (3, 43) else sql.weigh_by_reading
-    total = conn.rows(weigh.sql, params)[0][0] or 0
-    if total < most_bytes:
-        return params["n"], most_bytes - total
-    n = 0
-    for (size,) in conn.rows(sql.weigh_each.sql, params):
-        n, most_bytes = n + 1, most_bytes - size
-        if most_bytes <= 0:
-            break
-    return n, most_bytes
-
-
-def next_due(conn: Connection, sql: Queries, queues: Sequence[str], now: int) -> float | None:
-    """Seconds until something may be claimed from these queues."""
-    times = []
-    for queue in queues:
-        found = conn.rows(sql.standing.sql, {"queue": queue})
-        paused, until = found[0] if found else (False, None)
-        params: dict[str, Any] = {"queue": queue, "priority": BEFORE_ALL}
-        while not paused and (level := conn.rows(sql.next_priority.sql, params)):
-            params["priority"] = level[0][0]
-            times.append(max(conn.rows(sql.first_due.sql, params)[0][0], until or 0))
-        if not paused and (lined := conn.rows(sql.first_lined_due.sql, {"queue": queue})):
-            times.append(max(lined[0][0], until or 0))
-    return (min(times) - now) / 1e6 if times else None
-
-
-def prune(conn: Connection, sql: Queries, n: int, after: str | None, now: int) -> Pruned:
+def _prune(conn: SqliteConnection, sql: Queries, n: int, after: str | None, now: int) -> Pruned:
     """One batch of retention. `after` is the last row looked at: when it ended and its rowid."""
     try:
         after_at, after_row = map(int, (after or "-1.0").split("."))

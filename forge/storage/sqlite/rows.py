@@ -12,7 +12,7 @@ import orjson
 from forge import codec, fastpath
 from forge.codec import clean_text
 from forge.job import Claim, Job, Line, NewJob, Pod, QueueSettings, Status
-from forge.storage.contract import ERRORS_KEPT
+from forge.storage.shared.endings import ERRORS_KEPT
 
 __all__ = [
     "JOB_PARAMS",

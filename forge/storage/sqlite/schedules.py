@@ -4,35 +4,33 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any, TypeVar
 from uuid import UUID
 
 from forge import codec
 from forge.job import Line, NewJob, Receipt
-from forge.storage.contract import Plan, run_plan
-from forge.storage.schedules import Firing, NewSchedule, Schedule, Slot
-from forge.storage.scheduling import Change, Row, SqlSchedules, pauses_of
+from forge.storage.contract.schedules import FireTime, Firing, NewSchedule, Schedule
+from forge.storage.shared.plans import run_plan
+from forge.storage.shared.scheduling import Row, ScheduleChange, SqlSchedules, pauses_of
+from forge.storage.shared.statements import Queries
 from forge.storage.sqlite import rows
-from forge.storage.sqlite.drivers import Connection
-from forge.storage.sqlite.leases import hold_term
-from forge.storage.statements import Queries
+from forge.storage.sqlite.drivers import SqliteConnection
+from forge.storage.sqlite.enqueue import enqueue_plan
+from forge.storage.sqlite.facet import SqliteFacet
 
-__all__ = ["SqliteSchedules"]
+__all__ = ["SqliteScheduleStore"]
 
 T = TypeVar("T")
 _NAMES = tuple(field.name for field in dataclasses.fields(Schedule))
-Plans = Callable[[Sequence[NewJob], int], Plan]
-Writing = Callable[[], AbstractContextManager[tuple[Connection, int]]]
 
 
-class _Transaction(Change):
-    def __init__(self, conn: Connection, now: int, queries: Queries, plan: Plans) -> None:
-        self._conn, self._now, self._queries, self._plan = conn, now, queries, plan
+class _SqliteChange(ScheduleChange):
+    def __init__(self, conn: SqliteConnection, now: int, sql: Queries) -> None:
+        self._conn, self._now, self._sql = conn, now, sql
 
     def rows(self, query: str, /, **params: Any) -> Sequence[Row]:
-        return self._conn.rows(getattr(self._queries, query).sql, params | {"now": self._now})
+        return self._conn.rows(getattr(self._sql, query).sql, params | {"now": self._now})
 
     def take_slots(self, name: str, firings: Sequence[Firing]) -> set[datetime]:
         return {
@@ -42,24 +40,20 @@ class _Transaction(Change):
         }
 
     def enqueue(self, jobs: Sequence[NewJob]) -> list[Receipt]:
-        return run_plan(self._plan(jobs, self._now), lambda step: self._conn.rows(step.query.sql, step.params))
+        return run_plan(
+            enqueue_plan(self._sql, jobs, self._now), lambda step: self._conn.rows(step.query.sql, step.params)
+        )
 
 
-class SqliteSchedules(SqlSchedules):
-    """See `Schedules`."""
+class SqliteScheduleStore(SqliteFacet, SqlSchedules):
+    """See `ScheduleStore`."""
 
-    def __init__(
-        self, queries: Queries, writing: Writing, read: Callable[..., list[tuple[Any, ...]]], plan: Plans
-    ) -> None:
-        self._queries, self._writing, self._read_rows, self._plan = queries, writing, read, plan
-
-    def _change(self, work: Callable[[Change], T], term: int | None = None) -> T:
-        with self._writing() as (conn, now):
-            hold_term(conn, self._queries, term)
-            return work(_Transaction(conn, now, self._queries, self._plan))
+    def _change(self, work: Callable[[ScheduleChange], T], term: int | None = None) -> T:
+        with self._led(term) as (conn, now):
+            return work(_SqliteChange(conn, now, self._sql))
 
     def _read(self, query: str, /, **params: Any) -> Sequence[Row]:
-        return self._read_rows(query, **params)
+        return self._rows(query, now=self._now(), **params)
 
     def _written(self, value: Any) -> Any:
         if isinstance(value, datetime):
@@ -88,9 +82,9 @@ class SqliteSchedules(SqlSchedules):
         found |= {name: bool(found[name]) for name in ("paused", "last_skipped")}
         return Schedule(**found)
 
-    def _slot(self, row: Row) -> Slot:
+    def _slot(self, row: Row) -> FireTime:
         slot, fired_at, job, skipped = row
-        return Slot(rows.as_datetime(slot), rows.as_datetime(fired_at), rows.as_uuid(job), bool(skipped))
+        return FireTime(rows.as_datetime(slot), rows.as_datetime(fired_at), rows.as_uuid(job), bool(skipped))
 
     def _time(self, value: Any) -> datetime:
         return rows.as_datetime(value)

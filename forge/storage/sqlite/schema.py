@@ -6,19 +6,20 @@ import os
 from collections.abc import Iterator
 
 from forge.errors import SchemaError
-from forge.storage.migrations import SchemaState, migrations
-from forge.storage.sqlite.database import Database, Handle
-from forge.storage.sqlite.drivers import Connection
-from forge.storage.statements import load_queries
+from forge.storage.contract.schema import SchemaState
+from forge.storage.shared.migrations import migrations
+from forge.storage.shared.statements import load_queries
+from forge.storage.sqlite.database import Handle, SqliteDatabase
+from forge.storage.sqlite.drivers import SqliteConnection
 
 __all__ = ["check", "migrate", "state"]
 
 
-def state(db: Database, handle: Handle) -> SchemaState:
+def state(db: SqliteDatabase, handle: Handle) -> SchemaState:
     """Which migrations are there and which are missing. A file that does not exist has none, and is not made."""
     known = migrations("sqlite")
 
-    def look(conn: Connection) -> SchemaState:
+    def look(conn: SqliteConnection) -> SchemaState:
         current = _current(conn)
         if current <= known[-1].number:
             return SchemaState.of(known, current)
@@ -46,12 +47,12 @@ def migrate(handle: Handle, now: int) -> list[tuple[int, str]]:
     return [(each.number, each.title) for each in missing]
 
 
-def check(db: Database, handle: Handle) -> None:
+def check(db: SqliteDatabase, handle: Handle) -> None:
     """Refuse to work on a schema that this release cannot work on."""
     state(db, handle).check(f"{db.path} has no forge tables")
 
 
-def _current(conn: Connection) -> int:
+def _current(conn: SqliteConnection) -> int:
     queries = load_queries("sqlite")
     if not conn.rows(queries.schema_exists.sql)[0][0]:
         return 0

@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import orjson
 
 from forge.storage.contract import Incarnation
-from forge.storage.shares import Change, Cluster, Member, Seen, Share, Shares, limits, news
+from forge.storage.contract.shares import Cluster, Member, QueueSeen, Share, ShareChange
+from forge.storage.shared.share_rules import NotedShares, limits, news
+from forge.storage.shared.statements import Queries
 from forge.storage.sqlite.database import Handle
-from forge.storage.sqlite.drivers import Connection
-from forge.storage.sqlite.leases import hold_term
-from forge.storage.statements import Queries
+from forge.storage.sqlite.drivers import SqliteConnection
+from forge.storage.sqlite.facet import SqliteFacet
 
-__all__ = ["SqliteShares"]
+__all__ = ["SqliteShareStore"]
 
 
-class SqliteShares(Shares):
-    """See `Shares`. Knows the handles of its storage but not the storage, as `SqliteLeases` does."""
+class SqliteShareStore(SqliteFacet, NotedShares):
+    """See `ShareStore`."""
 
     def __init__(self, reader: Handle, writer: Handle, clock: Callable[[], float], sql: Queries) -> None:
-        self._reader, self._writer, self._clock, self._sql = reader, writer, clock, sql
+        super().__init__(reader, writer, clock, sql)
         self._last: tuple[Any, dict[str, int]] | None = None  # what an answer followed from, and the answer
-
-    def _writing(self) -> AbstractContextManager[tuple[Connection, int]]:
-        return self._writer.writing(clock=lambda: int(self._clock() * 1e6))
 
     def beat(self, who: Incarnation, running: Mapping[str, int]) -> dict[str, int] | None:
         with self._writing() as (conn, now):
@@ -42,7 +39,7 @@ class SqliteShares(Shares):
         with self._writing() as (conn, _):
             return self._told(conn, who, running)
 
-    def _looked(self, conn: Connection, who: Incarnation, running: Mapping[str, int]) -> dict[str, int] | None:
+    def _looked(self, conn: SqliteConnection, who: Incarnation, running: Mapping[str, int]) -> dict[str, int] | None:
         """The answer, if the pod has nothing to say. Kept for as long as nothing that it follows from has changed."""
         base = (who.pod.id, dict(running), conn.rows(self._sql.known_of_shares.sql))
         if self._last is None or self._last[0] != base:
@@ -52,9 +49,9 @@ class SqliteShares(Shares):
             self._last = base, limits(seen, {})
         return self._last[1]
 
-    def _seen(self, conn: Connection, who: Incarnation, running: Mapping[str, int]) -> list[Seen]:
+    def _seen(self, conn: SqliteConnection, who: Incarnation, running: Mapping[str, int]) -> list[QueueSeen]:
         params = {"pod": who.pod.id, "queues": orjson.dumps(list(running)).decode()}
-        found = (Seen(*row) for row in conn.rows(self._sql.look_at_shares.sql, params))
+        found = (QueueSeen(*row) for row in conn.rows(self._sql.look_at_shares.sql, params))
         seen = [
             each._replace(paused=bool(each.paused), declared=bool(each.declared), rivals=bool(each.rivals))
             for each in found
@@ -62,7 +59,7 @@ class SqliteShares(Shares):
         self._note(seen)
         return seen
 
-    def _told(self, conn: Connection, who: Incarnation, running: Mapping[str, int]) -> dict[str, int]:
+    def _told(self, conn: SqliteConnection, who: Incarnation, running: Mapping[str, int]) -> dict[str, int]:
         seen = self._seen(conn, who, running)
         written: dict[str, int] = {}
         for report in news(seen, running):
@@ -70,7 +67,7 @@ class SqliteShares(Shares):
         return limits(seen, written)
 
     def cluster(self) -> Cluster:
-        def work(conn: Connection) -> Cluster:
+        def work(conn: SqliteConnection) -> Cluster:
             return Cluster(
                 dict(conn.rows(self._sql.totals.sql)),
                 [Member(id, tuple(orjson.loads(queues)), n) for id, queues, n in conn.rows(self._sql.members.sql)],
@@ -79,9 +76,8 @@ class SqliteShares(Shares):
 
         return self._reader.read(work)
 
-    def assign(self, term: int, changes: Sequence[Change]) -> None:
-        with self._writing() as (conn, _):
-            hold_term(conn, self._sql, term)
+    def assign(self, term: int, changes: Sequence[ShareChange]) -> None:
+        with self._led(term) as (conn, _):
             for change in changes:
                 query = self._sql.remove_share if change.workers is None else self._sql.assign_share
                 params: dict[str, Any] = {**change._asdict(), "term": term}

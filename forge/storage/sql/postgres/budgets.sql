@@ -8,12 +8,13 @@ select capacity, refill_per_sec, declared_capacity, declared_refill from forge.b
 update forge.budget_lease set until = clock_timestamp() + (until - leased_at), leased_at = clock_timestamp()
  where scope = :scope and leased_at > clock_timestamp()
 
--- `forge.storage.budgets.refilled` in SQL: a bucket with its leases, and its tokens now.
+-- `forge.storage.shared.buckets.refilled` in SQL: a bucket with its leases, and its tokens now.
 -- part: filled
 select b.*, s.live, s.sharers,
        greatest(0, least(b.capacity - s.live, b.refill_per_sec * extract(epoch from b.now - t.between)::float8
            + greatest(0, least(b.capacity - s.live - s.lapsed,
-                               b.tokens + b.refill_per_sec * greatest(0, extract(epoch from t.between - b.at)::float8))))) as there
+                               b.tokens + b.refill_per_sec
+                                   * greatest(0, extract(epoch from t.between - b.at)::float8))))) as there
   from (select g.*, clock_timestamp() as now from forge.budget g) b
  cross join lateral (
     select coalesce(sum(l.tokens) filter (where l.until > b.now), 0)::float8 as live,
@@ -45,10 +46,12 @@ with bucket as materialized (
                              greatest(:least::bigint, s.capacity / (2 * s.pods) - s.kept))) end as granted
       from settled s where s.fresh
 ), poured as (
-    update forge.budget b set tokens = greatest(0, g.settled - g.granted), at = g.now from given g where b.scope = :scope
+    update forge.budget b set tokens = greatest(0, g.settled - g.granted), at = g.now from given g
+     where b.scope = :scope
 ), ended as (
     delete from forge.budget_lease l using given g
-     where l.scope = :scope and (case when l.pod = :pod::int then g.kept + g.granted + :want::bigint = 0 else l.until <= g.now end)
+     where l.scope = :scope and (case when l.pod = :pod::int then g.kept + g.granted + :want::bigint = 0
+                                 else l.until <= g.now end)
 ), leased as (
     insert into forge.budget_lease (scope, pod, tokens, spent, number, drains, leased_at, until)
     select :scope, :pod::int, g.kept + g.granted, :spent::bigint, :number::bigint, g.drains, g.now,
@@ -64,7 +67,8 @@ select capacity, refill_per_sec, kept, granted, greatest(0, settled - granted), 
 update forge.budget b set tokens = f.there, at = f.now from ({filled}) f where f.scope = b.scope and b.scope = :scope
 
 -- name: set_budget
-insert into forge.budget as b (scope, capacity, refill_per_sec, tokens) values (:scope, :capacity::bigint, :refill::float8, :capacity::bigint)
+insert into forge.budget as b (scope, capacity, refill_per_sec, tokens)
+values (:scope, :capacity::bigint, :refill::float8, :capacity::bigint)
 on conflict (scope) do update set capacity = excluded.capacity, refill_per_sec = excluded.refill_per_sec,
     tokens = least(b.tokens, excluded.capacity)
 
@@ -72,7 +76,8 @@ on conflict (scope) do update set capacity = excluded.capacity, refill_per_sec =
 insert into forge.budget as b (scope, capacity, refill_per_sec, tokens, declared_capacity, declared_refill)
 values (:scope, :capacity::bigint, :refill::float8, :capacity::bigint, :capacity::bigint, :refill::float8)
 on conflict (scope) do update set capacity = excluded.capacity, refill_per_sec = excluded.refill_per_sec,
-    tokens = least(b.tokens, excluded.capacity), declared_capacity = excluded.capacity, declared_refill = excluded.refill_per_sec
+    tokens = least(b.tokens, excluded.capacity), declared_capacity = excluded.capacity,
+    declared_refill = excluded.refill_per_sec
  where (b.declared_capacity, b.declared_refill) is distinct from (excluded.capacity, excluded.refill_per_sec)
 
 -- name: declare_default

@@ -1,5 +1,5 @@
--- Every statement forge sends to PostgreSQL is in this folder. Parameters are :names; forge/storage/shared/statements.py
--- reads them.
+-- Every statement forge sends to PostgreSQL is in this folder. Parameters are :names;
+-- forge/storage/shared/statements.py reads them.
 --
 -- The hot ones (claim, finalize_*) find rows by index and nothing else, whatever the statistics say: their connections
 -- have run `plan_by_index`, or their transaction has where a pooler stands in between. A plan made while the table was
@@ -8,7 +8,8 @@
 -- name: plan_by_index
 select count(set_config(name, value, :local::boolean))
   from (values ('enable_seqscan', 'off'), ('enable_bitmapscan', 'off'), ('enable_sort', 'off'),
-               ('enable_incremental_sort', 'off'), ('enable_hashjoin', 'off'), ('enable_mergejoin', 'off'), ('jit', 'off'), ('plan_cache_mode', 'force_generic_plan')) s(name, value)
+               ('enable_incremental_sort', 'off'), ('enable_hashjoin', 'off'), ('enable_mergejoin', 'off'),
+               ('jit', 'off'), ('plan_cache_mode', 'force_generic_plan')) s(name, value)
 
 -- The same connections for once without.
 -- name: plan_by_scan
@@ -17,8 +18,9 @@ select set_config('enable_seqscan', 'on', true)
 -- name: clock
 select extract(epoch from now())::float8
 
--- The claims of pods that are gone; with :orphans those of pods nobody knows of, too. Reads the whole table, which may take
--- longer than services have: cut short each time, nobody would ever be reaped. Its own limit is part of its transaction.
+-- The claims of pods that are gone; with :orphans those of pods nobody knows of, too. Reads the whole table, which may
+-- take longer than services have: cut short each time, nobody would ever be reaped. Its own limit is part of its
+-- transaction.
 -- name: take_your_time
 select set_config('statement_timeout', '15min', true)
 

@@ -4,7 +4,8 @@ max_attempts, queue, kind, payload, dedupe_key, tags, line, rate_limit, concurre
 
 -- part: moved
 id, run_at, enqueued_at, claimed_at, cancel_requested_at, claim, timeout, unique_for, keep_result, priority, attempts,
-max_attempts, queue, kind, payload, dedupe_key, tags, line, rate_limit, concurrency_key, concurrency, status, crashes, errors
+max_attempts, queue, kind, payload, dedupe_key, tags, line, rate_limit, concurrency_key, concurrency, status, crashes,
+errors
 
 -- The same without `attempts`, which stands after them: refunded to a job that was given back for too long.
 -- part: kept_as_judged
@@ -13,10 +14,11 @@ max_attempts, queue, kind, payload, dedupe_key, tags, line, rate_limit, concurre
 
 -- part: moved_as_judged
 id, run_at, enqueued_at, claimed_at, cancel_requested_at, claim, timeout, unique_for, keep_result, priority,
-max_attempts, queue, kind, payload, dedupe_key, tags, line, rate_limit, concurrency_key, concurrency, attempts, status, crashes, errors
+max_attempts, queue, kind, payload, dedupe_key, tags, line, rate_limit, concurrency_key, concurrency, attempts, status,
+crashes, errors
 
--- A success well past a throttle window: the far end has recovered, the curve starts over. The limit keeps the look into
--- `ended` a subplan, which runs only for a queue that was throttled (as a join it took 0.9 ms a batch).
+-- A success well past a throttle window: the far end has recovered, the curve starts over. The limit keeps the look
+-- into `ended` a subplan, which runs only for a queue that was throttled (as a join it took 0.9 ms a batch).
 -- part: warm_up
     update forge.queue q set throttle_attempts = 0, throttled_until = null
      where q.name = any(:queues::text[]) and q.throttle_attempts > 0
@@ -33,8 +35,8 @@ select (select count(*) from ended), array(select id from ended where (select co
 -- part: utc_now
 to_char(now() at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
 
--- The hot ending. A row whose token is stale is not found. Answers how many were moved, and which ones only when some are
--- missing: a thousand ids each time cost 1 µs a job.
+-- The hot ending. A row whose token is stale is not found. Answers how many were moved, and which ones only when some
+-- are missing: a thousand ids each time cost 1 µs a job.
 -- One walk along the primary key finds the ids, which are sorted, so that two transactions lock in one order. The
 -- tokens are then looked up in a hash: `is true` keeps that a filter, for as a join it took 5 µs a job more.
 -- name: finalize_done
@@ -61,9 +63,9 @@ with ended as (
 )
 {ended_ones}
 
--- Every other ending, mixed: each row's own state decides what becomes of it. Rows are looked up one by one (lateral) and
--- changed by their ids: a plan cached while the table was empty took the table for the smaller side of a join, and walked
--- two million jobs a thousand times.
+-- Every other ending, mixed: each row's own state decides what becomes of it. Rows are looked up one by one (lateral)
+-- and changed by their ids: a plan cached while the table was empty took the table for the smaller side of a join, and
+-- walked two million jobs a thousand times.
 -- name: finalize_other
 with t as (
     select * from unnest(:ids::uuid[], :claims::bigint[], :outcomes::text[], :delays::float8[], :messages::text[],
@@ -117,8 +119,8 @@ select id, claim, status::text from noted
 select h.id, h.claim from unnest(:ids::uuid[], :claims::bigint[]) t(id, claim)
   cross join lateral (select f.id, f.claim from forge.job_history f where f.id = t.id and f.claim = t.claim limit 1) h
 
--- Give back the keys of jobs that have ended: at once, or after unique_for. Keys are found by themselves alone and their
--- owners looked up in a hash, as in finalize_done; a join could walk all keys.
+-- Give back the keys of jobs that have ended: at once, or after unique_for. Keys are found by themselves alone and
+-- their owners looked up in a hash, as in finalize_done; a join could walk all keys.
 -- name: settle_keys
 with ended as materialized (
     select h.id, h.dedupe_key, h.unique_for is null as free
@@ -128,7 +130,8 @@ with ended as materialized (
        and (k.job_id in (select e.id from ended e where e.free)) is true
 )
 update forge.job_key k
-   set held_until = (select h.finished_at + make_interval(secs => h.unique_for) from forge.job_history h where h.id = k.job_id)
+   set held_until = (select h.finished_at + make_interval(secs => h.unique_for) from forge.job_history h
+                      where h.id = k.job_id)
  where k.key = any(array(select e.dedupe_key from ended e where not e.free))
    and (k.job_id in (select e.id from ended e where not e.free)) is true
 
@@ -149,7 +152,8 @@ update forge.queue q set throttle_attempts = least(q.throttle_attempts + 1, 30),
    and exists (select from unnest(:ids::uuid[], :claims::bigint[]) t(id, claim) cross join lateral (
                    select from forge.job f where f.id = t.id and f.claim = t.claim limit 1) j)
 
--- Jobs were given back: they may lie in front of every pod's marks. A pod of the release before hears of the first alone.
+-- Jobs were given back: they may lie in front of every pod's marks. A pod of the release before hears of the first
+-- alone.
 -- name: notify_back
 select pg_notify('forge.wake', w.queue), pg_notify('forge.back', w.queue) from unnest(:queues::text[]) w(queue)
 
@@ -157,7 +161,8 @@ select pg_notify('forge.wake', w.queue), pg_notify('forge.back', w.queue) from u
 -- name: progress
 with ours as materialized (
     select j.id, t.percent, t.message
-      from unnest(:ids::uuid[], :claims::bigint[], :percents::float8[], :messages::text[]) t(id, claim, percent, message)
+      from unnest(:ids::uuid[], :claims::bigint[], :percents::float8[], :messages::text[])
+           t(id, claim, percent, message)
      cross join lateral (select f.id from forge.job f where f.id = t.id and f.claim = t.claim for no key update) j
 )
 update forge.job j set progress = json_build_object('percent', o.percent, 'message', o.message, 'at', {utc_now})

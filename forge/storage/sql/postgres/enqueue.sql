@@ -1,15 +1,16 @@
 -- One job without a key, the commonest call: with the arrays of `enqueue` below it took 1.9 ms, with this 0.8, most of
 -- it the commit.
--- If an idle pod has offered to take the next job of the queue, this one is stored as claimed by it and sent to it in the
--- notification: a wake-up, a claim and its answer less (see forge/master/queues/offers.py), for 0.1 ms more here. What makes a
--- claim safe makes this safe: the same token, and the same lock on the pod's row. If the id is known, the offer is gone
--- for nothing, and is made again some day.
+-- If an idle pod has offered to take the next job of the queue, this one is stored as claimed by it and sent to it in
+-- the notification: a wake-up, a claim and its answer less (see forge/master/queues/offers.py), for 0.1 ms more here.
+-- What makes a claim safe makes this safe: the same token, and the same lock on the pod's row. If the id is known, the
+-- offer is gone for nothing, and is made again some day.
 -- name: enqueue_one
 with offer as materialized (
     delete from forge.offer where ctid = (
         select o.ctid from forge.offer o
          where :push::boolean and o.queue = :queue and :run_at::float8 is null and :delay::float8 = 0
-           and octet_length(:payload::text) + octet_length(:kind::text) < 6000  -- a notification has room for 8000 bytes
+           -- a notification has room for 8000 bytes
+           and octet_length(:payload::text) + octet_length(:kind::text) < 6000
            and (select not q.paused and coalesce(q.throttled_until <= now(), true)
                   from forge.queue q where q.name = :queue) is not false
            and exists (select from forge.pod p where p.id = o.claim >> 32 and p.reaped_at is null
@@ -17,8 +18,8 @@ with offer as materialized (
          order by o.number limit 1 for update skip locked)
     returning claim, channel
 )
-insert into forge.job as j (id, queue, kind, payload, priority, run_at, max_attempts, timeout, keep_result, tags, status,
-                            attempts, claim, claimed_at)
+insert into forge.job as j (id, queue, kind, payload, priority, run_at, max_attempts, timeout, keep_result, tags,
+                            status, attempts, claim, claimed_at)
 select :id::uuid, :queue, :kind, :payload::text::json, :priority::smallint,
        case when :run_at::float8 is null then now() + make_interval(secs => :delay::float8)
             else to_timestamp(:run_at::float8) end,
@@ -85,7 +86,8 @@ select t.n, case when t.dedupe_key is null or not exists (select from fresh f wh
 copy forge.job (id, queue, kind, payload, priority, max_attempts, timeout, keep_result, tags) from stdin (format binary)
 
 -- name: copy_jobs_timed
-copy forge.job (id, queue, kind, payload, priority, max_attempts, timeout, keep_result, tags, run_at) from stdin (format binary)
+copy forge.job (id, queue, kind, payload, priority, max_attempts, timeout, keep_result, tags, run_at)
+from stdin (format binary)
 
 -- The same with lines, and a queue of theirs is marked as one.
 -- name: copy_jobs_lined
@@ -111,7 +113,8 @@ select exists (select from forge.job_history where id = any(:ids::uuid[]))
 
 -- A taken key with on_conflict: change the job that has it, if it has not started.
 -- name: replace_payload
-update forge.job set payload = :payload::text::json where id = :id::uuid and status in ('pending', 'failed') returning id
+update forge.job set payload = :payload::text::json where id = :id::uuid and status in ('pending', 'failed')
+returning id
 
 -- name: push_run_at
 update forge.job set run_at = case when :run_at::float8 is null then now() + make_interval(secs => :delay::float8)

@@ -6,15 +6,17 @@ select set_config('synchronous_commit', 'on', true) where current_setting('synch
 -- name: wait_a_moment
 select set_config('lock_timeout', '1s', true)
 
--- The lease is free if it was given back or has lapsed, is the asker's own (whose earlier answer was lost), or its pod is
--- no more. One that was renewed in the future has lapsed too, or a clock set back by an hour would leave the cluster
--- without a leader for that hour; by less than the TTL it may only be that another statement began later and came first.
+-- The lease is free if it was given back or has lapsed, is the asker's own (whose earlier answer was lost), or its pod
+-- is no more. One that was renewed in the future has lapsed too, or a clock set back by an hour would leave the cluster
+-- without a leader for that hour; by less than the TTL it may only be that another statement began later and came
+-- first.
 -- name: acquire_lease
 with taken as (
     update forge.leader l set term = l.term + 1, holder = :key, pod = :pod::int, host = :host, pid = :pid::int,
            since = now(), renewed_at = now(), until = now() + make_interval(secs => :ttl::float8)
      where l.holder is null or l.until <= now() or l.renewed_at > now() + make_interval(secs => :ttl::float8)
-        or l.holder = :key or (l.pod is not null and not exists (select from forge.pod p where p.id = l.pod and p.reaped_at is null))
+        or l.holder = :key
+        or (l.pod is not null and not exists (select from forge.pod p where p.id = l.pod and p.reaped_at is null))
     returning l.term
 )
 select (select term from taken), extract(epoch from until - now())::float8 from forge.leader

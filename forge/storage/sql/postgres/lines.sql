@@ -12,20 +12,31 @@ select j.line, j.priority, j.run_at, j.rate_limit, j.concurrency_key, j.concurre
 
 -- Claim up to :n jobs of lines, behind lock_lines in the same transaction.
 --
--- All jobs of a line share their budget and their concurrency key, so a line is open or closed as a whole. The ring walks
--- along the index from line to line, starting behind the line where the last claim ended, to :last_line, which is once around
--- at most, and :most steps at most (a step is one priority of one line: the due jobs of each are one range). A line's name begins with its
--- budget and its key: where one of these is closed, the walk goes on behind all lines that share it.
--- Open lines with due jobs get even shares of :n, in rounds: the first job of each line, the second of each and so on. Those of
--- one key get its free slots in that order, and those of one budget its tokens, so that neither is given twice.
+-- The gate. Nothing is done while the queue is paused or cools down, for a pod that was taken for dead, or if no job of
+-- any line is due.
+--
+-- The ring. All jobs of a line share their budget and their concurrency key, so a line is open or closed as a whole.
+-- The ring walks along the index from line to line, starting behind the line where the last claim ended, to :last_line,
+-- which is once around at most, and :most steps at most (a step is one priority of one line: the due jobs of each are
+-- one range). A line's name begins with its budget and its key: where one of these is closed, the walk goes on behind
+-- all lines that share it. `offset 0` has each of these found once a step, and not once for each time that it is named.
+--
+-- Part, found, ranked, chosen. Open lines with due jobs get even shares of :n, in rounds: the first job of each line,
+-- the second of each and so on. Those of one key get its free slots in that order, and those of one budget its tokens,
+-- so that neither is given twice.
+--
+-- Chains. A slot is for up to :behind jobs, whoever claims them running one after the other. The last one has it in its
+-- row, and the others, which are to end before, have 0: as long as one of them may run it is taken.
+--
+-- Claimed. A slot is on disk before anybody hears of it: a crash of the database that took it back would give it to
+-- somebody else while its job runs. A claim that took none need not wait for the disk, as in `claim`.
+--
+-- Last. The next claim starts before the first line that was open and got nothing, for which there was no room; else
+-- behind the last open one.
+--
 -- The answer has one row at least: where the next claim starts, whether the walk came around, which budgets were empty,
--- whether any line was closed or may be now, how many had due jobs, whether any had a whole share of them, and then the claim and its budget, or nulls.
--- `offset 0` has each of these found once a step, and not once for each time that it is named.
--- A slot is for up to :behind jobs, whoever claims them running one after the other. The last one has it in its row, and the
--- others, which are to end before, have 0: as long as one of them may run it is taken. The key and the slot are behind the budget.
--- A slot is on disk before anybody hears of it: a crash of the database that took it back would give it to somebody else
--- while its job runs. A claim that took none need not wait for the disk, as in `claim`.
--- The next claim starts before the first line that was open and got nothing, for which there was no room; else behind the last open one.
+-- whether any line was closed or may be now, how many had due jobs, whether any had a whole share of them; and then the
+-- claim, its budget, its key and its slot, or nulls.
 -- name: claim_lines
 with recursive gate as materialized (
     select from (select) one
@@ -37,7 +48,8 @@ with recursive gate as materialized (
 ), ring(i, line, priority, wrapped, next_line, next_priority, scope, tokens, key, most, free, open, due) as (
     select 0, :after_line::text collate "C", :after_priority::smallint,
            (:after_line::text collate "C", :after_priority::smallint) < (:last_line::text, :last_priority::smallint),
-           :after_line::text collate "C", :after_priority::smallint, null::text collate "C", 0, null::text collate "C", null::smallint, null::int[], false, false
+           :after_line::text collate "C", :after_priority::smallint, null::text collate "C", 0, null::text collate "C",
+           null::smallint, null::int[], false, false
       from gate
     union all
     select r.i + 1, h.line, h.priority, r.wrapped or h.over,
@@ -71,7 +83,8 @@ with recursive gate as materialized (
                     else (select array(select s from generate_series(1, h.concurrency::int) s where s <> all(g.slots)
                                         limit greatest(h.concurrency - cardinality(g.slots), 0))
                             from (select array(select s.slot::int from forge.job s
-                                                where s.concurrency_key = h.concurrency_key and s.slot > 0) as slots offset 0) g)
+                                                where s.concurrency_key = h.concurrency_key
+                                                  and s.slot > 0) as slots offset 0) g)
                     end as free offset 0) k
      cross join lateral (select t.tokens > 0 and coalesce(cardinality(k.free) > 0, true) as open offset 0) o
      where r.i < :most::int
@@ -84,8 +97,8 @@ with recursive gate as materialized (
            row_number() over (partition by p.line order by d.priority, d.run_at, d.id) as round
       from part p cross join lateral (
         select j.ctid as address, {payload_size} as size, j.priority, j.run_at, j.id from forge.job j
-         where j.queue = :queue and j.line is not null and j.slot is null and j.line = p.line and j.priority = p.priority
-           and j.run_at <= now() and j.status in ('pending', 'failed')
+         where j.queue = :queue and j.line is not null and j.slot is null and j.line = p.line
+           and j.priority = p.priority and j.run_at <= now() and j.status in ('pending', 'failed')
          order by j.run_at, j.id limit least(p.share, p.tokens, cardinality(p.free) * :behind::int)
          for update skip locked) d
 ), ranked as (
@@ -93,7 +106,8 @@ with recursive gate as materialized (
            row_number() over (partition by f.scope order by f.round, f.priority, f.i) as of_scope
       from found f where f.round <= f.share
 ), chosen as materialized (
-    select g.*, case when g.seat is not null and row_number() over (partition by g.key, g.seat order by g.of_key desc) = 1
+    select g.*, case when g.seat is not null
+                      and row_number() over (partition by g.key, g.seat order by g.of_key desc) = 1
                      then g.seat else 0 end as slot
       from (
         select r.address, r.i, r.line, r.scope, r.round, r.priority, r.key, r.of_key,
@@ -104,21 +118,24 @@ with recursive gate as materialized (
          order by r.round, r.priority, r.i limit :n::bigint) g
      where g.before < :most_bytes::bigint
 ), claimed as (
-    update forge.job j set status = 'in_progress', attempts = j.attempts + 1, claim = :claim::bigint, claimed_at = now(),
-                           slot = c.slot
+    update forge.job j set status = 'in_progress', attempts = j.attempts + 1, claim = :claim::bigint,
+                           claimed_at = now(), slot = c.slot
       from chosen c where j.ctid = c.address
     returning j.priority, j.run_at, j.id, j.kind, j.payload, j.attempts, j.max_attempts, j.timeout, j.keep_result,
               j.dedupe_key, c.scope, c.round, c.i, case when :behind::int > 1 then c.key end as key, c.seat
 ), last as (
     select coalesce((select min(f.i) - 1 from found f where f.line not in (select line from chosen)),
-                    case when max(r.i) < :most::int then max(r.i) filter (where r.open or r.i = 0) else max(r.i) end) as i,
+                    case when max(r.i) < :most::int then max(r.i) filter (where r.open or r.i = 0)
+                         else max(r.i) end) as i,
            coalesce(max(r.i) < :most::int, true) as around,
            array_agg(distinct r.scope) filter (where r.scope is not null and r.tokens = 0) as empty,
-           coalesce(bool_or(r.i > 0 and (not r.open or r.due and (r.key is not null or r.scope is not null))), false) as closed
+           coalesce(bool_or(r.i > 0 and (not r.open or r.due and (r.key is not null or r.scope is not null))),
+                    false) as closed
       from ring r
 )
 select r.line, r.priority, l.around, l.empty, l.closed, (select count(distinct line) from found)::int,
-       (select coalesce(bool_or(f.round >= f.share), false) from found f), c.priority, c.run_at, c.id, c.kind, c.payload, c.attempts, c.max_attempts, c.timeout, c.keep_result, c.dedupe_key, c.scope, c.key, c.seat
+       (select coalesce(bool_or(f.round >= f.share), false) from found f), c.priority, c.run_at, c.id, c.kind,
+       c.payload, c.attempts, c.max_attempts, c.timeout, c.keep_result, c.dedupe_key, c.scope, c.key, c.seat
   from last l left join ring r on r.i = l.i left join claimed c on true
  where (select set_config('synchronous_commit', case when not exists (select from chosen where slot > 0) then 'off'
                                                      when s.now = 'off' then 'on' else s.now end, true)

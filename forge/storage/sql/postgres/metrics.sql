@@ -16,52 +16,60 @@ with fresh as (
 ), parts as (
     insert into forge.metric_part as p (minute, pod, queue, {counters}, latency, run_time)
     select {this_minute}, :pod::int, t.* from fresh cross join jsonb_to_recordset(:parts::text::jsonb)
-        t(queue text, completed bigint, failed bigint, throttled bigint, snoozed bigint, crashed bigint, cancelled bigint,
-          dead bigint, reaped bigint, latency jsonb, run_time jsonb) order by t.queue
+        t(queue text, completed bigint, failed bigint, throttled bigint, snoozed bigint, crashed bigint,
+          cancelled bigint, dead bigint, reaped bigint, latency jsonb, run_time jsonb) order by t.queue
     on conflict (minute, pod, queue) do update set completed = p.completed + excluded.completed,
         failed = p.failed + excluded.failed, throttled = p.throttled + excluded.throttled,
         snoozed = p.snoozed + excluded.snoozed, crashed = p.crashed + excluded.crashed,
-        cancelled = p.cancelled + excluded.cancelled, dead = p.dead + excluded.dead, reaped = p.reaped + excluded.reaped,
-        latency = forge.add_counts(p.latency, excluded.latency), run_time = forge.add_counts(p.run_time, excluded.run_time)
+        cancelled = p.cancelled + excluded.cancelled, dead = p.dead + excluded.dead,
+        reaped = p.reaped + excluded.reaped, latency = forge.add_counts(p.latency, excluded.latency),
+        run_time = forge.add_counts(p.run_time, excluded.run_time)
 ), own as (
-    insert into forge.metric_pod as m (minute, pod, host, pid, workers, connections, master_cpu, zygote_cpu, workers_cpu,
-                                       master_rss, zygote_rss, workers_rss, master_pss, zygote_pss, workers_pss, claims, finalizes, beats)
+    insert into forge.metric_pod as m (minute, pod, host, pid, workers, connections, master_cpu, zygote_cpu,
+                                       workers_cpu, master_rss, zygote_rss, workers_rss, master_pss, zygote_pss,
+                                       workers_pss, claims, finalizes, beats)
     select {this_minute}, :pod::int, v.* from fresh cross join jsonb_to_record(:vitals::text::jsonb)
         v(host text, pid int, workers int, connections int, master_cpu float8, zygote_cpu float8, workers_cpu float8,
-          master_rss bigint, zygote_rss bigint, workers_rss bigint, master_pss bigint, zygote_pss bigint, workers_pss bigint,
-          claims jsonb, finalizes jsonb, beats jsonb) where v.host is not null
+          master_rss bigint, zygote_rss bigint, workers_rss bigint, master_pss bigint, zygote_pss bigint,
+          workers_pss bigint, claims jsonb, finalizes jsonb, beats jsonb) where v.host is not null
     on conflict (minute, pod) do update set workers = greatest(m.workers, excluded.workers),
         connections = greatest(m.connections, excluded.connections),
         master_cpu = coalesce(m.master_cpu + excluded.master_cpu, m.master_cpu, excluded.master_cpu),
         zygote_cpu = coalesce(m.zygote_cpu + excluded.zygote_cpu, m.zygote_cpu, excluded.zygote_cpu),
         workers_cpu = coalesce(m.workers_cpu + excluded.workers_cpu, m.workers_cpu, excluded.workers_cpu),
-        master_rss = greatest(m.master_rss, excluded.master_rss), zygote_rss = greatest(m.zygote_rss, excluded.zygote_rss),
-        workers_rss = greatest(m.workers_rss, excluded.workers_rss), master_pss = greatest(m.master_pss, excluded.master_pss),
-        zygote_pss = greatest(m.zygote_pss, excluded.zygote_pss), workers_pss = greatest(m.workers_pss, excluded.workers_pss),
-        claims = forge.add_counts(m.claims, excluded.claims), finalizes = forge.add_counts(m.finalizes, excluded.finalizes),
-        beats = forge.add_counts(m.beats, excluded.beats)
+        master_rss = greatest(m.master_rss, excluded.master_rss),
+        zygote_rss = greatest(m.zygote_rss, excluded.zygote_rss),
+        workers_rss = greatest(m.workers_rss, excluded.workers_rss),
+        master_pss = greatest(m.master_pss, excluded.master_pss),
+        zygote_pss = greatest(m.zygote_pss, excluded.zygote_pss),
+        workers_pss = greatest(m.workers_pss, excluded.workers_pss),
+        claims = forge.add_counts(m.claims, excluded.claims),
+        finalizes = forge.add_counts(m.finalizes, excluded.finalizes), beats = forge.add_counts(m.beats, excluded.beats)
 )
 select exists (select from fresh), extract(epoch from now())::float8
 
--- Jobs by the time in their ids, wherever they are now: in one statement, for they move. The last id by queue says how far a
--- count came that was cut short (there is no max of uuids before PostgreSQL 18).
+-- Jobs by the time in their ids, wherever they are now: in one statement, for they move. The last id by queue says how
+-- far a count came that was cut short (there is no max of uuids before PostgreSQL 18).
 -- name: enqueued_between
 select false, queue, count(*), max(id::text) from (
-    select id, queue from forge.job where id >= :first::uuid and id < :last::uuid order by id limit :most::bigint) j group by queue
+    select id, queue from forge.job where id >= :first::uuid and id < :last::uuid order by id
+     limit :most::bigint) j group by queue
 union all
 select true, queue, count(*), max(id::text) from (
-    select id, queue from forge.job_history where id >= :first::uuid and id < :last::uuid order by id limit :most::bigint) h group by queue
+    select id, queue from forge.job_history where id >= :first::uuid and id < :last::uuid order by id
+     limit :most::bigint) h group by queue
 
--- Where each queue begins: of every priority the first job, in whatever state, and how long the first that waits has been
--- due. A look starts where the one before found the first jobs, as the claim starts at its marks. Of all lines together
--- there is one row, without a priority.
+-- Where each queue begins: of every priority the first job, in whatever state, and how long the first that waits has
+-- been due. A look starts where the one before found the first jobs, as the claim starts at its marks. Of all lines
+-- together there is one row, without a priority.
 -- name: fronts
 with recursive mark as materialized (select {mark_columns} from {marks}), hop(queue) as (
     select '' collate "C"
     union all
     select case when m.queue is null
            then (select j.queue from forge.job j where j.line is null and j.queue > h.queue order by j.queue limit 1)
-           else coalesce((select j.queue from forge.job j where j.line is null and j.queue > h.queue and j.queue < m.queue
+           else coalesce((select j.queue from forge.job j
+                           where j.line is null and j.queue > h.queue and j.queue < m.queue
                            order by j.queue limit 1), m.queue) end
       from hop h cross join lateral (select min(mark.queue collate "C") as queue from mark where mark.queue > h.queue) m
      where h.queue is not null
@@ -120,11 +128,13 @@ select queue, count(*) filter (where status = 'pending' and run_at <= now()),
 
 -- name: dead_jobs
 select queue, count(*) from (
-    select queue from forge.job_history where status in ('dead', 'cancelled') and status = 'dead' limit :most::bigint) d group by queue
+    select queue from forge.job_history where status in ('dead', 'cancelled') and status = 'dead' limit :most::bigint) d
+     group by queue
 
 -- name: database_figures
-select pg_database_size(current_database()), pg_total_relation_size('forge.job'), pg_total_relation_size('forge.job_history'),
-       pg_stat_get_dead_tuples('forge.job'::regclass), pg_stat_get_dead_tuples('forge.job_history'::regclass)
+select pg_database_size(current_database()), pg_total_relation_size('forge.job'),
+       pg_total_relation_size('forge.job_history'), pg_stat_get_dead_tuples('forge.job'::regclass),
+       pg_stat_get_dead_tuples('forge.job_history'::regclass)
 
 -- The leader's writes, each behind hold_term.
 -- name: record_standing
@@ -133,8 +143,8 @@ select to_timestamp(:minute::float8), t.* from jsonb_to_recordset(:rows::text::j
     t(queue text, pending bigint, scheduled bigint, in_flight bigint, retrying bigint, dead_jobs bigint, oldest float8,
       estimated boolean) order by t.queue
 on conflict (minute, queue) do update set pending = excluded.pending, scheduled = excluded.scheduled,
-    in_flight = excluded.in_flight, retrying = excluded.retrying, dead_jobs = excluded.dead_jobs, oldest = excluded.oldest,
-    estimated = excluded.estimated
+    in_flight = excluded.in_flight, retrying = excluded.retrying, dead_jobs = excluded.dead_jobs,
+    oldest = excluded.oldest, estimated = excluded.estimated
 
 -- name: record_enqueued
 insert into forge.metric as m (minute, queue, enqueued)
@@ -144,15 +154,18 @@ on conflict (minute, queue) do update set enqueued = greatest(m.enqueued, exclud
 
 -- name: record_database
 insert into forge.metric_database as d (minute, size, job_size, history_size, job_dead, history_dead)
-values (to_timestamp(:minute::float8), :size::bigint, :job_size::bigint, :history_size::bigint, :job_dead::bigint, :history_dead::bigint)
-on conflict (minute) do update set size = excluded.size, job_size = excluded.job_size, history_size = excluded.history_size,
-    job_dead = excluded.job_dead, history_dead = excluded.history_dead
+values (to_timestamp(:minute::float8), :size::bigint, :job_size::bigint, :history_size::bigint, :job_dead::bigint,
+        :history_dead::bigint)
+on conflict (minute) do update set size = excluded.size, job_size = excluded.job_size,
+    history_size = excluded.history_size, job_dead = excluded.job_dead, history_dead = excluded.history_dead
 
--- One minute at a time. Rows are deleted and added in one statement; who comes second waits for the first and finds none.
+-- One minute at a time. Rows are deleted and added in one statement; who comes second waits for the first and finds
+-- none.
 -- name: roll_up_metrics
 with gone as (
     delete from forge.metric_part
-     where minute = (select min(minute) from forge.metric_part) and minute <= now() - make_interval(secs => 60 + :older::float8)
+     where minute = (select min(minute) from forge.metric_part)
+       and minute <= now() - make_interval(secs => 60 + :older::float8)
     returning *
 ), late as (
     select s.queue, jsonb_object_agg(s.key, s.n) as counts from (
@@ -172,8 +185,9 @@ with gone as (
     on conflict (minute, queue) do update set completed = m.completed + excluded.completed,
         failed = m.failed + excluded.failed, throttled = m.throttled + excluded.throttled,
         snoozed = m.snoozed + excluded.snoozed, crashed = m.crashed + excluded.crashed,
-        cancelled = m.cancelled + excluded.cancelled, dead = m.dead + excluded.dead, reaped = m.reaped + excluded.reaped,
-        latency = forge.add_counts(m.latency, excluded.latency), run_time = forge.add_counts(m.run_time, excluded.run_time)
+        cancelled = m.cancelled + excluded.cancelled, dead = m.dead + excluded.dead,
+        reaped = m.reaped + excluded.reaped, latency = forge.add_counts(m.latency, excluded.latency),
+        run_time = forge.add_counts(m.run_time, excluded.run_time)
 )
 select count(*) from gone
 
@@ -192,7 +206,8 @@ with a as (
          order by minute limit :n::bigint) returning 1
 ), d as (
     delete from forge.metric_writer where writer in (
-        select writer from forge.metric_writer where at < now() - make_interval(secs => :keep::float8) limit :n::bigint) returning 1
+        select writer from forge.metric_writer where at < now() - make_interval(secs => :keep::float8)
+         limit :n::bigint) returning 1
 )
 select (select count(*) from a) + (select count(*) from b) + (select count(*) from c) + (select count(*) from d)
 
@@ -212,21 +227,26 @@ with seen as materialized (
       from forge.metric_part where {in_range} and (:queue::text is null or queue = :queue::text)
 ), late as (
     select s.at, s.queue, jsonb_object_agg(s.key, s.n) as counts from (
-        select r.at, r.queue, e.key, sum(e.value::bigint) as n from seen r cross join lateral jsonb_each_text(r.latency) e
+        select r.at, r.queue, e.key, sum(e.value::bigint) as n from seen r
+          cross join lateral jsonb_each_text(r.latency) e
          group by r.at, r.queue, e.key) s group by s.at, s.queue
 ), ran as (
     select s.at, s.queue, jsonb_object_agg(s.key, s.n) as counts from (
-        select r.at, r.queue, e.key, sum(e.value::bigint) as n from seen r cross join lateral jsonb_each_text(r.run_time) e
+        select r.at, r.queue, e.key, sum(e.value::bigint) as n from seen r
+          cross join lateral jsonb_each_text(r.run_time) e
          group by r.at, r.queue, e.key) s group by s.at, s.queue
 ), stood as (
-    select distinct on (at, queue) at, queue, {gauges} from seen where pending is not null order by at, queue, minute desc
+    select distinct on (at, queue) at, queue, {gauges} from seen where pending is not null
+     order by at, queue, minute desc
 ), sums as (
-    select at, queue, sum(completed)::bigint as completed, sum(failed)::bigint as failed, sum(throttled)::bigint as throttled,
-           sum(snoozed)::bigint as snoozed, sum(crashed)::bigint as crashed, sum(cancelled)::bigint as cancelled,
-           sum(dead)::bigint as dead, sum(reaped)::bigint as reaped, sum(enqueued)::bigint as enqueued from seen group by at, queue
+    select at, queue, sum(completed)::bigint as completed, sum(failed)::bigint as failed,
+           sum(throttled)::bigint as throttled, sum(snoozed)::bigint as snoozed, sum(crashed)::bigint as crashed,
+           sum(cancelled)::bigint as cancelled, sum(dead)::bigint as dead, sum(reaped)::bigint as reaped,
+           sum(enqueued)::bigint as enqueued from seen group by at, queue
 )
 select at, queue, {counters}, late.counts::json, ran.counts::json, enqueued, {gauges}
-  from sums left join late using (at, queue) left join ran using (at, queue) left join stood using (at, queue) order by at, queue
+  from sums left join late using (at, queue) left join ran using (at, queue) left join stood using (at, queue)
+ order by at, queue
 
 -- name: read_pod_metrics
 with seen as materialized (
@@ -245,7 +265,8 @@ with seen as materialized (
            max(master_pss) as master_pss, max(zygote_pss) as zygote_pss, max(workers_pss) as workers_pss
       from seen group by at, pod
 )
-select s.*, p.claims::json, p.finalizes::json, p.beats::json from sums s left join spans p using (at, pod) order by at, pod
+select s.*, p.claims::json, p.finalizes::json, p.beats::json from sums s left join spans p using (at, pod)
+ order by at, pod
 
 -- name: read_database_metrics
 select distinct on (s.at) s.at, s.size, s.job_size, s.history_size, s.job_dead, s.history_dead

@@ -1,7 +1,7 @@
 -- part: job_columns
-id, queue, kind, status::text, payload, priority, attempts, max_attempts, crashes, timeout, run_at, enqueued_at, claimed_at,
-dedupe_key, unique_for, keep_result, tags, errors::json, cancel_requested_at, claim >> 32, line, rate_limit, concurrency_key,
-concurrency, now()
+id, queue, kind, status::text, payload, priority, attempts, max_attempts, crashes, timeout, run_at, enqueued_at,
+claimed_at, dedupe_key, unique_for, keep_result, tags, errors::json, cancel_requested_at, claim >> 32, line, rate_limit,
+concurrency_key, concurrency, now()
 
 -- part: filter
 id < :before::uuid
@@ -78,8 +78,8 @@ with past as materialized (
                            concurrency)
     select id, now(), enqueued_at, timeout, unique_for, keep_result, priority,
            case when :reset::boolean then 0 else attempts end, max_attempts,
-           case when :reset::boolean then 0 else crashes end, queue, kind, payload, dedupe_key, tags, errors, line, rate_limit,
-           concurrency_key, concurrency
+           case when :reset::boolean then 0 else crashes end, queue, kind, payload, dedupe_key, tags, errors, line,
+           rate_limit, concurrency_key, concurrency
       from taken
     returning id, queue
 ), waiting as materialized (
@@ -103,16 +103,20 @@ select {job_columns}, finished_at, result, null::json from forge.job_history whe
 -- Listings: newest first by id, an order that no later change disturbs. A null filter matches all. One statement where
 -- both tables are asked: a job that moves from one to the other is in exactly one of them at any moment.
 -- name: list_all
-(select {job_columns}, null::timestamptz, null::json, progress from forge.job where {filter} order by id desc limit :limit::bigint)
+(select {job_columns}, null::timestamptz, null::json, progress from forge.job where {filter} order by id desc
+  limit :limit::bigint)
 union all
-(select {job_columns}, finished_at, result, null::json from forge.job_history where {filter} order by id desc limit :limit::bigint)
+(select {job_columns}, finished_at, result, null::json from forge.job_history where {filter} order by id desc
+  limit :limit::bigint)
 order by id desc limit :limit::bigint
 
 -- name: list_live
-select {job_columns}, null::timestamptz, null::json, progress from forge.job where {filter} order by id desc limit :limit::bigint
+select {job_columns}, null::timestamptz, null::json, progress from forge.job where {filter} order by id desc
+ limit :limit::bigint
 
 -- name: list_ended
-select {job_columns}, finished_at, result, null::json from forge.job_history where {filter} order by id desc limit :limit::bigint
+select {job_columns}, finished_at, result, null::json from forge.job_history where {filter} order by id desc
+ limit :limit::bigint
 
 -- The same through the small index of the few that people look for.
 -- name: list_unhappy
@@ -125,7 +129,8 @@ select queue,
        count(*) filter (where status = 'pending' and run_at > now()),
        count(*) filter (where status = 'in_progress'),
        count(*) filter (where status = 'failed'),
-       coalesce(extract(epoch from now() - min(run_at) filter (where status in ('pending', 'failed') and run_at <= now())), 0)::float8
+       coalesce(extract(epoch from now() - min(run_at) filter (where status in ('pending', 'failed')
+                                                               and run_at <= now())), 0)::float8
   from forge.job group by queue
 
 -- name: ended_counts
@@ -139,9 +144,10 @@ select name, max_workers, paused, backoff_enabled, backoff_base_seconds, backoff
 -- name: set_queue
 insert into forge.queue as q (name, max_workers, paused, backoff_enabled, backoff_base_seconds, backoff_max_seconds,
                               throttle, retain_done_days, retain_dead_days)
-values (:name, coalesce(:max_workers::int, 1), coalesce(:paused::boolean, false), coalesce(:backoff_enabled::boolean, false),
-        coalesce(:backoff_base_seconds::int, 60), coalesce(:backoff_max_seconds::int, 1800),
-        coalesce(:throttle::text, 'queue'), coalesce(:retain_done_days::float8, 7), coalesce(:retain_dead_days::float8, 30))
+values (:name, coalesce(:max_workers::int, 1), coalesce(:paused::boolean, false),
+        coalesce(:backoff_enabled::boolean, false), coalesce(:backoff_base_seconds::int, 60),
+        coalesce(:backoff_max_seconds::int, 1800), coalesce(:throttle::text, 'queue'),
+        coalesce(:retain_done_days::float8, 7), coalesce(:retain_dead_days::float8, 30))
 on conflict (name) do update set
     max_workers = coalesce(:max_workers::int, q.max_workers), paused = coalesce(:paused::boolean, q.paused),
     backoff_enabled = coalesce(:backoff_enabled::boolean, q.backoff_enabled),
@@ -153,14 +159,15 @@ on conflict (name) do update set
 returning name, max_workers, paused, backoff_enabled, backoff_base_seconds, backoff_max_seconds, throttle,
           retain_done_days, retain_dead_days, throttle_attempts, throttled_until
 
--- One small batch of what retention no longer keeps, in the order of ids between two. See `PostgresStorage.prune`. It does
--- not wait for the disk: what a crash brings back is deleted again.
+-- One small batch of what retention no longer keeps, in the order of ids between two. See `PostgresOperating.prune`. It
+-- does not wait for the disk: what a crash brings back is deleted again.
 -- name: prune
 with walked as materialized (
     select h.id, h.finished_at < now() - make_interval(secs => 86400 * case h.status
                when 'done' then coalesce(q.retain_done_days, 7) else coalesce(q.retain_dead_days, 30) end) as old
       from (select id, finished_at, status, queue from forge.job_history
-             where id >= :first::uuid and id <= :last::uuid and (select set_config('synchronous_commit', 'off', true)) = 'off'
+             where id >= :first::uuid and id <= :last::uuid
+               and (select set_config('synchronous_commit', 'off', true)) = 'off'
              order by id limit :n::bigint) h
       left join forge.queue q on q.name = h.queue
 ), gone as (

@@ -6,32 +6,35 @@ returning id, started_at, beat_at
 -- name: beat
 update forge.pod set beat_at = now() where id = :pod::int and reaped_at is null returning id
 
--- A beat and what the pod polls for at the same time: one row at least, without a pod if it is gone, and without a job if
--- nothing is to be cancelled. `> '-infinity'` and not `is not null`: a condition on the index's key makes it the one that is
--- used, even by who has no statistics.
+-- A beat and what the pod polls for at the same time: one row at least, without a pod if it is gone, and without a job
+-- if nothing is to be cancelled. `> '-infinity'` and not `is not null`: a condition on the index's key makes it the one
+-- that is used, even by who has no statistics.
 -- name: pulse
 with beat as (
     update forge.pod set beat_at = now() where id = :pod::int and reaped_at is null returning id
 )
 select p.id, r.id, r.claim from (select (select id from beat) as id) p left join lateral (
     select j.id, j.claim from forge.job j
-     where j.cancel_requested_at > '-infinity' and j.claim >= :pod::bigint << 32 and j.claim < (:pod::bigint + 1) << 32) r
+     where j.cancel_requested_at > '-infinity' and j.claim >= :pod::bigint << 32
+       and j.claim < (:pod::bigint + 1) << 32) r
     on p.id is not null
 
 -- name: serve_queues
 update forge.pod set queues = :queues::text[], capacity = :capacity::int where id = :pod::int
 
 -- name: pods
-select id, name, host, pid, queues, started_at, beat_at, capacity, label from forge.pod where reaped_at is null order by id
+select id, name, host, pid, queues, started_at, beat_at, capacity, label from forge.pod where reaped_at is null
+ order by id
 
--- A pod goes in three steps, so that whoever dies between them leaves no claim without an owner: it is marked (and claims
--- no more), its claims are taken back, its row is deleted. `for update` waits for claims under way.
+-- A pod goes in three steps, so that whoever dies between them leaves no claim without an owner: it is marked (and
+-- claims no more), its claims are taken back, its row is deleted. `for update` waits for claims under way.
 -- name: mark_pod
 with gone as materialized (select id from forge.pod where id = :pod::int for update)
 update forge.pod p set reaped_at = coalesce(p.reaped_at, now()) from gone where p.id = gone.id
 
--- Pods that have stopped beating, and those that were marked a while ago by somebody who did not come to the end. A beat
--- that came first makes this miss its row; one that comes later finds none. One that is claiming is looked at next time.
+-- Pods that have stopped beating, and those that were marked a while ago by somebody who did not come to the end. A
+-- beat that came first makes this miss its row; one that comes later finds none. One that is claiming is looked at next
+-- time.
 -- name: mark_stale_pods
 with gone as materialized (
     select id from forge.pod
@@ -55,5 +58,5 @@ delete from forge.pod where id = any(:pods::int[]) and reaped_at is not null
 select id, claim from forge.job
  where cancel_requested_at > '-infinity' and claim >= :pod::bigint << 32 and claim < (:pod::bigint + 1) << 32
 
--- The verbs of operators run planned by index too (locally), and bind rows by id wherever they join: a plan cached while the
--- tables were empty may not walk a backlog of millions.
+-- The verbs of operators run planned by index too (locally), and bind rows by id wherever they join: a plan cached
+-- while the tables were empty may not walk a backlog of millions.

@@ -1,7 +1,7 @@
 -- part: schedule_columns
-s.name, s.expression, s.kind, s.payload, s.timezone, s.queue, s.priority, s.max_attempts, s.timeout, s.keep_result, s.dedupe_key,
-s.unique_for, s.tags, s.catch_up, s.jitter, s.source, s.line, s.project, s.paused, s.disabled, s.next_at, s.last_slot, s.last_job, s.last_skipped, s.revision,
-s.paused_at, s.pauses::text
+s.name, s.expression, s.kind, s.payload, s.timezone, s.queue, s.priority, s.max_attempts, s.timeout, s.keep_result,
+s.dedupe_key, s.unique_for, s.tags, s.catch_up, s.jitter, s.source, s.line, s.project, s.paused, s.disabled, s.next_at,
+s.last_slot, s.last_job, s.last_skipped, s.revision, s.paused_at, s.pauses::text
 
 -- name: schedules
 select {schedule_columns} from forge.schedule s order by s.name
@@ -9,39 +9,43 @@ select {schedule_columns} from forge.schedule s order by s.name
 -- name: schedule
 select {schedule_columns} from forge.schedule s where s.name = :name
 
--- Due ones, the longest due first, with the next slot of all and the time by which they are due: one row at least, without
--- a name if there is none.
+-- Due ones, the longest due first, with the next slot of all and the time by which they are due: one row at least,
+-- without a name if there is none.
 -- name: due_schedules
-select {schedule_columns}, (select min(a.next_at) from forge.schedule a where not a.paused and a.disabled is null), c.now from (select now() as now) c left join lateral (
+select {schedule_columns},
+       (select min(a.next_at) from forge.schedule a where not a.paused and a.disabled is null), c.now
+  from (select now() as now) c left join lateral (
     select * from forge.schedule d where not d.paused and d.disabled is null and d.next_at <= c.now
      order by d.next_at, d.name limit :n::bigint) s on true
  order by s.next_at, s.name
 
--- Add a schedule or change one of the sources :over, if there is anything to change. What it says of time decides whether
--- its next slot is found anew.
+-- Add a schedule or change one of the sources :over, if there is anything to change. What it says of time decides
+-- whether its next slot is found anew.
 -- name: put_schedule
-insert into forge.schedule as s (name, expression, kind, payload, timezone, queue, priority, max_attempts, timeout, keep_result,
-                                 dedupe_key, unique_for, tags, catch_up, jitter, source, line, project, disabled, next_at)
-values (:name, :expression, :kind, :payload::text::json, :timezone, :queue, :priority::smallint, :max_attempts::smallint,
-        :timeout::int, :keep_result::int, :dedupe_key::text, :unique_for::int, :tags::text[], :catch_up, :jitter::float8, :source,
-        :line::text::json, :project, :disabled::text, :next_at::timestamptz)
+insert into forge.schedule as s (name, expression, kind, payload, timezone, queue, priority, max_attempts, timeout,
+                                 keep_result, dedupe_key, unique_for, tags, catch_up, jitter, source, line, project,
+                                 disabled, next_at)
+values (:name, :expression, :kind, :payload::text::json, :timezone, :queue, :priority::smallint,
+        :max_attempts::smallint, :timeout::int, :keep_result::int, :dedupe_key::text, :unique_for::int, :tags::text[],
+        :catch_up, :jitter::float8, :source, :line::text::json, :project, :disabled::text, :next_at::timestamptz)
 on conflict (name) do update set
     expression = excluded.expression, kind = excluded.kind, payload = excluded.payload, timezone = excluded.timezone,
-    queue = excluded.queue, priority = excluded.priority, max_attempts = excluded.max_attempts, timeout = excluded.timeout,
-    keep_result = excluded.keep_result, dedupe_key = excluded.dedupe_key, unique_for = excluded.unique_for, tags = excluded.tags,
-    catch_up = excluded.catch_up, jitter = excluded.jitter, source = excluded.source, line = excluded.line, project = excluded.project,
-    revision = s.revision + 1,
+    queue = excluded.queue, priority = excluded.priority, max_attempts = excluded.max_attempts,
+    timeout = excluded.timeout, keep_result = excluded.keep_result, dedupe_key = excluded.dedupe_key,
+    unique_for = excluded.unique_for, tags = excluded.tags, catch_up = excluded.catch_up, jitter = excluded.jitter,
+    source = excluded.source, line = excluded.line, project = excluded.project, revision = s.revision + 1,
     disabled = case when (s.expression, s.timezone) = (excluded.expression, excluded.timezone) then s.disabled
                     else excluded.disabled end,
     next_at = case when (s.expression, s.timezone) = (excluded.expression, excluded.timezone) then s.next_at
                    else excluded.next_at end
  where s.source = any(:over::text[])
-   and (s.expression, s.kind, s.payload::text, s.timezone, s.queue, s.priority, s.max_attempts, s.timeout, s.keep_result,
-        s.dedupe_key, s.unique_for, s.tags, s.catch_up, s.jitter, s.source, s.line::text, s.project)
+   and (s.expression, s.kind, s.payload::text, s.timezone, s.queue, s.priority, s.max_attempts, s.timeout,
+        s.keep_result, s.dedupe_key, s.unique_for, s.tags, s.catch_up, s.jitter, s.source, s.line::text, s.project)
        is distinct from
-       (excluded.expression, excluded.kind, excluded.payload::text, excluded.timezone, excluded.queue, excluded.priority,
-        excluded.max_attempts, excluded.timeout, excluded.keep_result, excluded.dedupe_key, excluded.unique_for, excluded.tags,
-        excluded.catch_up, excluded.jitter, excluded.source, excluded.line::text, excluded.project)
+       (excluded.expression, excluded.kind, excluded.payload::text, excluded.timezone, excluded.queue,
+        excluded.priority, excluded.max_attempts, excluded.timeout, excluded.keep_result, excluded.dedupe_key,
+        excluded.unique_for, excluded.tags, excluded.catch_up, excluded.jitter, excluded.source, excluded.line::text,
+        excluded.project)
 returning name, pg_notify('forge.schedule', '')::text
 
 -- name: lock_schedules
@@ -83,7 +87,8 @@ on conflict do nothing returning slot
 
 -- Third step, behind the jobs themselves.
 -- name: skip_slot
-update forge.schedule_slot set skipped = true, job_id = :job::uuid where schedule = :name and slot = :slot::timestamptz returning slot
+update forge.schedule_slot set skipped = true, job_id = :job::uuid where schedule = :name and slot = :slot::timestamptz
+returning slot
 
 -- name: advance_schedule
 update forge.schedule
@@ -92,7 +97,8 @@ update forge.schedule
  where name = :name returning name
 
 -- name: schedule_slots
-select slot, fired_at, job_id, skipped from forge.schedule_slot where schedule = :name order by slot desc limit :n::bigint
+select slot, fired_at, job_id, skipped from forge.schedule_slot where schedule = :name order by slot desc
+ limit :n::bigint
 
 -- name: prune_slots
 delete from forge.schedule_slot where (schedule, slot) in (

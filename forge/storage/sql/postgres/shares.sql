@@ -46,8 +46,8 @@ select (select coalesce(json_agg(json_build_array(name, max_workers)), '[]') fro
        (select coalesce(json_agg(json_build_array(s.pod, s.queue, s.workers, s.applied, s.running)), '[]')
           from forge.share s join forge.pod p on p.id = s.pod where p.reaped_at is null)
 
--- The leader's word, behind hold_term. A pod that is being removed is passed over: waiting for it could make two transactions wait for
--- each other.
+-- The leader's word, behind hold_term. A pod that is being removed is passed over: waiting for it could make two
+-- transactions wait for each other.
 -- name: assign_shares
 with told as (
     select * from unnest(:pods::int[], :queues::text[], :workers::int[]) t(pod, queue, workers)
@@ -61,8 +61,8 @@ select t.pod, t.queue, t.workers, :term::bigint
   from told t join live on live.id = t.pod where t.workers is not null order by t.pod, t.queue
 on conflict (pod, queue) do update set workers = excluded.workers, term = excluded.term
 
--- Queues that no live pod serves, and whether jobs wait in them. Hops from queue to queue along the claim's indexes, and
--- over those that are served: of these there may be millions of dead entries.
+-- Queues that no live pod serves, and whether jobs wait in them. Hops from queue to queue along the claim's indexes,
+-- and over those that are served: of these there may be millions of dead entries.
 -- name: undeclared_queues
 with recursive served(queue) as materialized (
     select distinct s.queue collate "C" from forge.pod p cross join unnest(p.queues) s(queue) where p.reaped_at is null
@@ -70,7 +70,8 @@ with recursive served(queue) as materialized (
     select '' collate "C"
     union all
     select case when s.queue is null
-           then (select j.queue from forge.job j where j.line is null and j.status in ('pending', 'failed') and j.queue > h.queue
+           then (select j.queue from forge.job j where j.line is null and j.status in ('pending', 'failed')
+                    and j.queue > h.queue
                   order by j.queue limit 1)
            else coalesce((select j.queue from forge.job j where j.line is null and j.status in ('pending', 'failed')
                              and j.queue > h.queue and j.queue < s.queue order by j.queue limit 1), s.queue) end

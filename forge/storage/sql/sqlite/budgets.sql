@@ -1,9 +1,11 @@
 -- A lease made in the future: the clock was set back. Its time begins again, or it would last as long as that.
 -- name: mend_leases
-update forge_budget_lease set until = :now + (until - leased_at), leased_at = :now where scope = :scope and leased_at > :now
+update forge_budget_lease set until = :now + (until - leased_at), leased_at = :now
+ where scope = :scope and leased_at > :now
 
 -- name: budget
-select capacity, refill_per_sec, tokens, at, drains, declared_capacity, declared_refill from forge_budget where scope = :scope
+select capacity, refill_per_sec, tokens, at, drains, declared_capacity, declared_refill from forge_budget
+ where scope = :scope
 
 -- name: budget_leases
 select pod, tokens, until, spent, number, drains from forge_budget_lease where scope = :scope order by pod
@@ -27,7 +29,8 @@ on conflict (scope, pod) do update set tokens = excluded.tokens, spent = exclude
     drains = excluded.drains, leased_at = excluded.leased_at, until = excluded.until
 
 -- name: put_budget
-insert into forge_budget (scope, capacity, refill_per_sec, tokens, at) values (:scope, :capacity, :refill, :capacity, :now)
+insert into forge_budget (scope, capacity, refill_per_sec, tokens, at)
+values (:scope, :capacity, :refill, :capacity, :now)
 on conflict (scope) do update set capacity = excluded.capacity, refill_per_sec = excluded.refill_per_sec,
     tokens = min(tokens, excluded.capacity)
 

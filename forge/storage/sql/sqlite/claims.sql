@@ -6,7 +6,8 @@ priority, run_at, id, kind, payload, attempts, max_attempts, timeout, keep_resul
 -- scheduled for next year in front of the due ones of a later priority are never read.
 -- name: next_priority
 select priority from forge_job indexed by forge_job_claim
- where queue = :queue and line is null and status in ('pending', 'failed') and priority > :priority order by priority limit 1
+ where queue = :queue and line is null and status in ('pending', 'failed') and priority > :priority order by priority
+ limit 1
 
 -- The same for a claim: none for a pod that is no more, or of a queue that is paused or cools down.
 -- part: level
@@ -21,11 +22,13 @@ select priority from forge_job indexed by forge_job_claim
 
 -- part: claimable
 from forge_job indexed by forge_job_claim
-     where queue = :queue and line is null and status in ('pending', 'failed') and priority = ({level}) and run_at <= :now
+     where queue = :queue and line is null and status in ('pending', 'failed') and priority = ({level})
+       and run_at <= :now
      order by run_at, id limit :n
 
--- Claim up to :n due plain jobs of the next priority after :priority that has any. There is no low-water mark here: SQLite takes a claimed job out of the index
--- at once, so a scan from the start never meets a dead entry. Rows are found again by rowid: by id it took 1 µs a job more.
+-- Claim up to :n due plain jobs of the next priority after :priority that has any. There is no low-water mark here:
+-- SQLite takes a claimed job out of the index at once, so a scan from the start never meets a dead entry. Rows are
+-- found again by rowid: by id it took 1 µs a job more.
 -- name: claim
 update forge_job set status = 'in_progress', attempts = attempts + 1, claim = :token, claimed_at = :now
  where rowid in (
@@ -46,7 +49,8 @@ select length(cast(payload as blob)) {claimable}
 -- The earliest job of one priority; see next_priority.
 -- name: first_due
 select run_at from forge_job indexed by forge_job_claim
- where queue = :queue and line is null and status in ('pending', 'failed') and priority = :priority order by run_at, id limit 1
+ where queue = :queue and line is null and status in ('pending', 'failed') and priority = :priority order by run_at, id
+ limit 1
 
 -- The earliest job of all lines.
 -- name: first_lined_due

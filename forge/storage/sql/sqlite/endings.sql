@@ -7,7 +7,8 @@ json_each(:tokens) t cross join forge_job j on j.id = substr(:ids, t.key * 16 + 
 
 -- The hot ending, in three steps: where the rows are (a claim whose token is stale is not found), copy them, remove
 -- them. Finding them by id once and by rowid twice takes 4.8 µs a job, by id twice 5.2.
--- With each comes whether any queue has been throttled, which is found out once: a statement less for those that were not.
+-- With each comes whether any queue has been throttled, which is found out once: a statement less for those that were
+-- not.
 -- name: rowids
 select j.rowid, exists (select 1 from forge_queue where throttle_attempts > 0) from {batch}
 
@@ -36,7 +37,8 @@ select attempts, max_attempts, crashes, cancel_requested_at is not null, errors,
   from forge_job where id = :id and +claim = :token
 
 -- name: give_back
-update forge_job set status = :status, run_at = :run_at, attempts = :attempts, crashes = :crashes, errors = :errors, claim = null,
+update forge_job set status = :status, run_at = :run_at, attempts = :attempts, crashes = :crashes, errors = :errors,
+    claim = null,
                claimed_at = null, progress = null, slot = null
  where id = :id
 
@@ -63,8 +65,8 @@ update forge_job_key set held_until = (select finished_at + unique_for * 1000000
 insert into forge_queue (name) values (:queue) on conflict do nothing
 
 -- The first throttle of a window sets the window and advances the counter; the rest of the window changes nothing.
--- :hint is the handler's own wish, which only a queue with throttle = 'hint' grants; there, a handler may ask it for its
--- job alone. The counter is capped at 30, so the shift cannot overflow.
+-- :hint is the handler's own wish, which only a queue with throttle = 'hint' grants; there, a handler may ask it for
+-- its job alone. The counter is capped at 30, so the shift cannot overflow.
 -- name: cool_down
 update forge_queue set throttle_attempts = min(throttle_attempts + 1, 30),
        throttled_until = :now + cast(1000000 * case
@@ -74,7 +76,8 @@ update forge_queue set throttle_attempts = min(throttle_attempts + 1, 30),
  where name = :queue and coalesce(throttled_until <= :now, true) and not (throttle = 'hint' and :job_only)
 
 -- name: backoff_of
-select min(backoff_base_seconds * (1 << min(:attempts, 30)), backoff_max_seconds) from forge_queue where name = :queue and backoff_enabled
+select min(backoff_base_seconds * (1 << min(:attempts, 30)), backoff_max_seconds) from forge_queue
+ where name = :queue and backoff_enabled
 
 -- name: throttle_of
 select throttle, throttled_until from forge_queue where name = :queue

@@ -3,8 +3,8 @@
 -- while one that starts by reading may be refused its first write (SQLITE_BUSY_SNAPSHOT).
 -- An id that is known, live or ended, is left as it is.
 -- name: insert_job
-insert into forge_job (id, queue, kind, payload, priority, run_at, enqueued_at, max_attempts, timeout, dedupe_key, unique_for,
-                 keep_result, tags)
+insert into forge_job (id, queue, kind, payload, priority, run_at, enqueued_at, max_attempts, timeout, dedupe_key,
+                       unique_for, keep_result, tags)
 select :id, :queue, :kind, :payload, :priority, :run_at, :now, :max_attempts, :timeout, :dedupe_key, :unique_for,
        :keep_result, :tags
  where not exists (select 1 from forge_job_history where id = :id)
@@ -12,8 +12,8 @@ on conflict (id) do nothing
 
 -- The same for one in a line, whose queue is marked as having lines.
 -- name: insert_lined_job
-insert into forge_job (id, queue, kind, payload, priority, run_at, enqueued_at, max_attempts, timeout, dedupe_key, unique_for,
-                 keep_result, tags, line, rate_limit, concurrency_key, concurrency)
+insert into forge_job (id, queue, kind, payload, priority, run_at, enqueued_at, max_attempts, timeout, dedupe_key,
+                       unique_for, keep_result, tags, line, rate_limit, concurrency_key, concurrency)
 select :id, :queue, :kind, :payload, :priority, :run_at, :now, :max_attempts, :timeout, :dedupe_key, :unique_for,
        :keep_result, :tags, :line, :rate_limit, :concurrency_key, :concurrency
  where not exists (select 1 from forge_job_history where id = :id)
@@ -25,7 +25,8 @@ insert into forge_line_queue (queue) values (:queue) on conflict do nothing
 -- Answers a row if the key was won: it was free, or kept for a job that ended long enough ago.
 -- name: take_key
 insert into forge_job_key (key, job_id)
-select :key, :id where not exists (select 1 from forge_job where id = :id) and not exists (select 1 from forge_job_history where id = :id)
+select :key, :id where not exists (select 1 from forge_job where id = :id)
+       and not exists (select 1 from forge_job_history where id = :id)
 on conflict (key) do update set job_id = excluded.job_id, held_until = null where held_until <= :now
 returning job_id
 

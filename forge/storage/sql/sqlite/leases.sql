@@ -1,7 +1,8 @@
 -- The lease is free if it was given back or has lapsed, is the asker's own, or its pod is no more. One that was renewed
 -- further in the future than a TTL has lapsed too: the clock was set back.
 -- name: acquire_lease
-update forge_leader set term = term + 1, holder = :key, pod = :pod, host = :host, pid = :pid, since = :now, renewed_at = :now,
+update forge_leader set term = term + 1, holder = :key, pod = :pod, host = :host, pid = :pid, since = :now,
+    renewed_at = :now,
                   until = :until
  where holder is null or until <= :now or renewed_at > :until or holder = :key
     or (pod is not null and not exists (select 1 from forge_pod p where p.id = forge_leader.pod))

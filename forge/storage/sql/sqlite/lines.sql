@@ -8,12 +8,13 @@ select 1 where exists (select 1 from forge_pod where id = :pod)
    and exists (select 1 from forge_job indexed by forge_job_line_due where queue = :queue and line is not null
                   and status in ('pending', 'failed') and run_at <= :now)
 
--- The first waiting job of the next priority in the same line, or of the next line. Not as one comparison of both columns,
--- for which SQLite would read the rest of the line.
+-- The first waiting job of the next priority in the same line, or of the next line. Not as one comparison of both
+-- columns, for which SQLite would read the rest of the line.
 -- name: next_head
 select * from (
     select line, priority, run_at, rate_limit, concurrency_key, concurrency from forge_job indexed by forge_job_line
-     where queue = :queue and line is not null and status in ('pending', 'failed') and line = :line and priority > :priority
+     where queue = :queue and line is not null and status in ('pending', 'failed') and line = :line
+       and priority > :priority
      order by priority, run_at, id limit 1)
 union all
 select * from (

@@ -1,6 +1,7 @@
 -- part: job_columns
 id, queue, kind, status, payload, priority, attempts, max_attempts, crashes, timeout, run_at, enqueued_at, claimed_at,
-dedupe_key, unique_for, keep_result, tags, errors, cancel_requested_at, claim >> 32, line, rate_limit, concurrency_key, concurrency
+dedupe_key, unique_for, keep_result, tags, errors, cancel_requested_at, claim >> 32, line, rate_limit, concurrency_key,
+concurrency
 
 -- part: filter
 id < :before
@@ -38,10 +39,12 @@ on conflict (key) do update set job_id = excluded.job_id, held_until = null
    where held_until is not null and (held_until <= :now or job_id = excluded.job_id)
 
 -- name: revive_job
-insert into forge_job (id, run_at, enqueued_at, timeout, unique_for, keep_result, priority, attempts, max_attempts, crashes, queue,
+insert into forge_job (id, run_at, enqueued_at, timeout, unique_for, keep_result, priority, attempts, max_attempts,
+                       crashes, queue,
                  kind, payload, dedupe_key, tags, errors, line, rate_limit, concurrency_key, concurrency)
 select id, :now, enqueued_at, timeout, unique_for, keep_result, priority, iif(:reset, 0, attempts), max_attempts,
-       iif(:reset, 0, crashes), queue, kind, payload, dedupe_key, tags, errors, line, rate_limit, concurrency_key, concurrency
+       iif(:reset, 0, crashes), queue, kind, payload, dedupe_key, tags, errors, line, rate_limit, concurrency_key,
+       concurrency
   from forge_job_history where id = :id
 
 -- name: hurry
@@ -83,8 +86,8 @@ select queue, status, count(*) from forge_job_history group by queue, status
 select {queue_columns} from forge_queue order by name
 
 -- name: set_queue
-insert into forge_queue (name, max_workers, paused, backoff_enabled, backoff_base_seconds, backoff_max_seconds, throttle,
-                   retain_done_days, retain_dead_days)
+insert into forge_queue (name, max_workers, paused, backoff_enabled, backoff_base_seconds, backoff_max_seconds,
+                         throttle, retain_done_days, retain_dead_days)
 values (:name, coalesce(:max_workers, 1), coalesce(:paused, 0), coalesce(:backoff_enabled, 0),
         coalesce(:backoff_base_seconds, 60), coalesce(:backoff_max_seconds, 1800), coalesce(:throttle, 'queue'),
         coalesce(:retain_done_days, 7), coalesce(:retain_dead_days, 30))
@@ -111,7 +114,8 @@ select h.rowid, h.finished_at, h.finished_at < :now - 86400000000 * case h.statu
 delete from forge_job_history where rowid = :row
 
 -- name: shortest_retention
-select cast(86400000000 * min(7, 30, coalesce(min(min(retain_done_days, retain_dead_days)), 7)) as integer) from forge_queue
+select cast(86400000000 * min(7, 30, coalesce(min(min(retain_done_days, retain_dead_days)), 7)) as integer)
+  from forge_queue
 
 -- name: prune_keys
 delete from forge_job_key where key in (select key from forge_job_key where held_until <= :now limit :n)

@@ -1,7 +1,7 @@
 -- part: schedule_columns
-s.name, s.expression, s.kind, s.payload, s.timezone, s.queue, s.priority, s.max_attempts, s.timeout, s.keep_result, s.dedupe_key,
-s.unique_for, s.tags, s.catch_up, s.jitter, s.source, s.line, s.project, s.paused, s.disabled, s.next_at, s.last_slot, s.last_job, s.last_skipped, s.revision,
-s.paused_at, s.pauses
+s.name, s.expression, s.kind, s.payload, s.timezone, s.queue, s.priority, s.max_attempts, s.timeout, s.keep_result,
+s.dedupe_key, s.unique_for, s.tags, s.catch_up, s.jitter, s.source, s.line, s.project, s.paused, s.disabled, s.next_at,
+s.last_slot, s.last_job, s.last_skipped, s.revision, s.paused_at, s.pauses
 
 -- name: schedules
 select {schedule_columns} from forge_schedule s order by s.name
@@ -9,36 +9,40 @@ select {schedule_columns} from forge_schedule s order by s.name
 -- name: schedule
 select {schedule_columns} from forge_schedule s where s.name = :name
 
--- Due ones, the longest due first, with the next slot of all and the time by which they are due: one row at least, without
--- a name if there is none.
+-- Due ones, the longest due first, with the next slot of all and the time by which they are due: one row at least,
+-- without a name if there is none.
 -- name: due_schedules
-select {schedule_columns}, (select min(a.next_at) from forge_schedule a where not a.paused and a.disabled is null), c.now from (select :now as now) c left join (
+select {schedule_columns},
+       (select min(a.next_at) from forge_schedule a where not a.paused and a.disabled is null), c.now
+  from (select :now as now) c left join (
     select * from forge_schedule where not paused and disabled is null and next_at <= :now
      order by next_at, name limit :n) s
  order by s.next_at, s.name
 
--- Add a schedule or change one of the sources :over, if there is anything to change. What it says of time decides whether
--- its next slot is found anew.
+-- Add a schedule or change one of the sources :over, if there is anything to change. What it says of time decides
+-- whether its next slot is found anew.
 -- name: put_schedule
-insert into forge_schedule as s (name, expression, kind, payload, timezone, queue, priority, max_attempts, timeout, keep_result,
-                           dedupe_key, unique_for, tags, catch_up, jitter, source, line, project, disabled, next_at)
-values (:name, :expression, :kind, :payload, :timezone, :queue, :priority, :max_attempts, :timeout, :keep_result, :dedupe_key,
-        :unique_for, :tags, :catch_up, :jitter, :source, :line, :project, :disabled, :next_at)
+insert into forge_schedule as s (name, expression, kind, payload, timezone, queue, priority, max_attempts, timeout,
+                                 keep_result, dedupe_key, unique_for, tags, catch_up, jitter, source, line, project,
+                                 disabled, next_at)
+values (:name, :expression, :kind, :payload, :timezone, :queue, :priority, :max_attempts, :timeout, :keep_result,
+        :dedupe_key, :unique_for, :tags, :catch_up, :jitter, :source, :line, :project, :disabled, :next_at)
 on conflict (name) do update set
     expression = excluded.expression, kind = excluded.kind, payload = excluded.payload, timezone = excluded.timezone,
-    queue = excluded.queue, priority = excluded.priority, max_attempts = excluded.max_attempts, timeout = excluded.timeout,
-    keep_result = excluded.keep_result, dedupe_key = excluded.dedupe_key, unique_for = excluded.unique_for, tags = excluded.tags,
-    catch_up = excluded.catch_up, jitter = excluded.jitter, source = excluded.source, line = excluded.line, project = excluded.project,
-    revision = s.revision + 1,
-    disabled = iif((s.expression, s.timezone) = (excluded.expression, excluded.timezone), s.disabled, excluded.disabled),
+    queue = excluded.queue, priority = excluded.priority, max_attempts = excluded.max_attempts,
+    timeout = excluded.timeout, keep_result = excluded.keep_result, dedupe_key = excluded.dedupe_key,
+    unique_for = excluded.unique_for, tags = excluded.tags, catch_up = excluded.catch_up, jitter = excluded.jitter,
+    source = excluded.source, line = excluded.line, project = excluded.project, revision = s.revision + 1,
+    disabled = iif((s.expression, s.timezone) = (excluded.expression, excluded.timezone), s.disabled,
+                   excluded.disabled),
     next_at = iif((s.expression, s.timezone) = (excluded.expression, excluded.timezone), s.next_at, excluded.next_at)
  where s.source in (select value from json_each(:over))
    and (s.expression, s.kind, s.payload, s.timezone, s.queue, s.priority, s.max_attempts, s.timeout, s.keep_result,
         s.dedupe_key, s.unique_for, s.tags, s.catch_up, s.jitter, s.source, s.line, s.project)
        is not
        (excluded.expression, excluded.kind, excluded.payload, excluded.timezone, excluded.queue, excluded.priority,
-        excluded.max_attempts, excluded.timeout, excluded.keep_result, excluded.dedupe_key, excluded.unique_for, excluded.tags,
-        excluded.catch_up, excluded.jitter, excluded.source, excluded.line, excluded.project)
+        excluded.max_attempts, excluded.timeout, excluded.keep_result, excluded.dedupe_key, excluded.unique_for,
+        excluded.tags, excluded.catch_up, excluded.jitter, excluded.source, excluded.line, excluded.project)
 returning name
 
 -- name: lock_schedules
@@ -88,5 +92,6 @@ select slot, fired_at, job_id, skipped from forge_schedule_slot where schedule =
 
 -- name: prune_slots
 delete from forge_schedule_slot where (schedule, slot) in (
-    select schedule, slot from forge_schedule_slot where fired_at < :now - cast(1000000 * :keep as integer) order by fired_at limit :n)
+    select schedule, slot from forge_schedule_slot where fired_at < :now - cast(1000000 * :keep as integer)
+     order by fired_at limit :n)
 returning slot

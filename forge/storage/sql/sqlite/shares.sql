@@ -11,7 +11,8 @@ select (select json_group_array(json_array(name, max_workers, paused)) from forg
 with declared(queue) as materialized (
     select e.value from forge_pod p cross join json_each(p.queues) e where p.id = :pod
 ), elsewhere(queue, pods) as materialized (
-    select e.value, count(*) from forge_pod p cross join json_each(p.queues) e where p.id <> :pod and p.capacity > 0 group by e.value
+    select e.value, count(*) from forge_pod p cross join json_each(p.queues) e where p.id <> :pod and p.capacity > 0
+     group by e.value
 )
 select q.name, q.max_workers, q.paused, q.name in declared, s.workers, s.applied, s.running, coalesce(o.pods, 0),
        exists (select 1 from forge_share r where r.queue = q.name and r.pod <> me.id),
@@ -45,10 +46,12 @@ delete from forge_share where pod = :pod and queue = :queue
 
 -- name: undeclared_queues
 with recursive hop(queue) as (
-    select (select queue from forge_job indexed by forge_job_claim where line is null and status in ('pending', 'failed') order by queue limit 1)
+    select (select queue from forge_job indexed by forge_job_claim
+             where line is null and status in ('pending', 'failed') order by queue limit 1)
     union all
     select (select j.queue from forge_job j indexed by forge_job_claim
-             where j.line is null and j.status in ('pending', 'failed') and j.queue > hop.queue order by j.queue limit 1)
+             where j.line is null and j.status in ('pending', 'failed') and j.queue > hop.queue order by j.queue
+             limit 1)
       from hop where hop.queue is not null
 ), waiting(queue) as (
     select queue from hop where queue is not null

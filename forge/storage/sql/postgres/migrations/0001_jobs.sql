@@ -53,13 +53,14 @@ create table forge.job (
     autovacuum_analyze_scale_factor = 0.2, autovacuum_analyze_threshold = 20000
 );
 
--- The claim. No index has a column that a claim changes (status, claim), neither as key nor in its condition: so the new
--- version of a claimed row stays on its page and no index is touched (10 µs a claimed job became 5.5). The price: claimed
--- jobs stay in the index until they end, and a scan from the start reads past them; and who looks for all claims of a
--- pod, which happens when one has died, reads the whole table.
+-- The claim. No index has a column that a claim changes (status, claim), neither as key nor in its condition: so the
+-- new version of a claimed row stays on its page and no index is touched (10 µs a claimed job became 5.5). The price:
+-- claimed jobs stay in the index until they end, and a scan from the start reads past them; and who looks for all
+-- claims of a pod, which happens when one has died, reads the whole table.
 create index job_claim on forge.job (queue, priority, run_at, id) where line is null;
--- Jobs in lines, which wait in one of their own: see claim_lines. Plain jobs are in none of these, and a plain claim changes
--- none of their columns. A claim in a line sets `slot`, and so does leave the first two: what runs is not read past.
+-- Jobs in lines, which wait in one of their own: see claim_lines. Plain jobs are in none of these, and a plain claim
+-- changes none of their columns. A claim in a line sets `slot`, and so does leave the first two: what runs is not read
+-- past.
 create index job_line on forge.job (queue, line, priority, run_at, id) where line is not null and slot is null;
 create index job_line_due on forge.job (queue, run_at) where line is not null and slot is null;
 -- Why a limit holds whatever anybody does: no two claims of a key have the same slot.
@@ -141,8 +142,8 @@ create table forge.pod (
     reaped_at  timestamptz
 );
 
--- Idle pods that would take a job of a queue at once: who stores one claims it for such a pod, in the same statement, and
--- sends it there. Losing these rows loses nothing but a millisecond, so they are not logged.
+-- Idle pods that would take a job of a queue at once: who stores one claims it for such a pod, in the same statement,
+-- and sends it there. Losing these rows loses nothing but a millisecond, so they are not logged.
 create unlogged table forge.offer (
     queue       text collate "C" not null,
     number      bigint generated always as identity,  -- the oldest is taken first, so pods take turns

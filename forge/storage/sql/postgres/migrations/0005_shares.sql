@@ -1,5 +1,5 @@
--- How the workers of each queue are split over pods. A few rows that change when pods come and go: `workers` is written by the
--- leader under its term, `applied` and `running` by the pod itself. They go with the pod.
+-- How the workers of each queue are split over pods. A few rows that change when pods come and go: `workers` is written
+-- by the leader under its term, `applied` and `running` by the pod itself. They go with the pod.
 alter table forge.pod add column capacity integer not null default 1;
 -- A name for people.
 alter table forge.pod add column label text;

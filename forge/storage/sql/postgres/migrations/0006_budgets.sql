@@ -1,5 +1,5 @@
--- Budgets that all pods share. A row is one bucket: `tokens` were in it `at` that time. It is locked for every change of the
--- bucket and of its leases, and changed a few times a second at most, in place: no index has what changes.
+-- Budgets that all pods share. A row is one bucket: `tokens` were in it `at` that time. It is locked for every change
+-- of the bucket and of its leases, and changed a few times a second at most, in place: no index has what changes.
 create table forge.budget (
     scope             text collate "C" primary key,
     at                timestamptz not null default clock_timestamp(),

@@ -1,5 +1,5 @@
--- Queues in which there are, or have been, jobs in lines: only there does a pod look for some. Not a column of `queue`, whose
--- rows are made by pods, with their settings.
+-- Queues in which there are, or have been, jobs in lines: only there does a pod look for some. Not a column of `queue`,
+-- whose rows are made by pods, with their settings.
 create table forge.line_queue (
     queue text collate "C" primary key
 );

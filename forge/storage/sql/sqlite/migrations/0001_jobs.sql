@@ -43,9 +43,11 @@ create table forge_job (
 ) strict;
 
 -- The claim. Status stands in the predicate, never in the key: a claimed job leaves the index.
-create index forge_job_claim on forge_job (queue, priority, run_at, id) where line is null and status in ('pending', 'failed');
+create index forge_job_claim on forge_job (queue, priority, run_at, id)
+    where line is null and status in ('pending', 'failed');
 -- Jobs in lines, which wait in one of their own.
-create index forge_job_line on forge_job (queue, line, priority, run_at, id) where line is not null and status in ('pending', 'failed');
+create index forge_job_line on forge_job (queue, line, priority, run_at, id)
+    where line is not null and status in ('pending', 'failed');
 create index forge_job_line_due on forge_job (queue, run_at) where line is not null and status in ('pending', 'failed');
 -- Why a limit holds whatever anybody does: no two claims of a key have the same slot.
 create unique index forge_job_slot on forge_job (concurrency_key, slot) where slot > 0;

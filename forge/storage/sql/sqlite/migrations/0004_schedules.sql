@@ -27,8 +27,8 @@ create table forge_schedule (
 ) strict;
 create index forge_schedule_due on forge_schedule (next_at) where not paused and disabled is null;
 
--- Every slot that has fired. It is what makes a second firing impossible, so it outlives its schedule; rows go when they
--- are old, and a slot before its schedule's next_at does not fire either.
+-- Every slot that has fired. It is what makes a second firing impossible, so it outlives its schedule; rows go when
+-- they are old, and a slot before its schedule's next_at does not fire either.
 create table forge_schedule_slot (
     schedule text not null,
     slot     integer not null,

@@ -16,7 +16,7 @@ from forge.job import Line
 
 __all__ = ["LINE_OPTIONS", "LineOptions", "LineRule", "rule_for"]
 
-MOST_AT_ONCE = 1000  # claims of one key; each has a slot of its own
+MOST_AT_ONCE = 1000  # claims of one key; each has a place of its own
 NAME_BYTES = 1200  # of a line, so that it fits one entry of PostgreSQL's index
 
 _EXAMPLE = 'a limit such as "2", or "{customer_id}:2" for each customer'

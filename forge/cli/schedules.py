@@ -45,7 +45,7 @@ def schedules(cli: Cli) -> int:
 def _row(schedule: Schedule, now: float) -> tuple[object, ...]:
     active = schedule.next_at is not None and schedule.state == "active"
     upcoming = f"{_shown(schedule.next_at, schedule)}  {until(schedule.next_at, now)}" if active else "-"  # type: ignore[arg-type]
-    last = _shown(schedule.last_slot, schedule) if schedule.last_slot else "-"
+    last = _shown(schedule.last_fire_time, schedule) if schedule.last_fire_time else "-"
     return (
         *(schedule.name, schedule.expression, schedule.timezone, schedule.kind, upcoming),
         f"{last}  skipped" if schedule.last_skipped else last,
@@ -138,12 +138,12 @@ def remove(cli: Cli) -> int:
 
 def upcoming(cli: Cli) -> int:
     """Show when an expression comes due: on the wall clock of its zone, and in UTC. Nothing is stored."""
-    slots = FireTimes(cli.args.expression, cli.args.timezone or "UTC")
+    fire_times = FireTimes(cli.args.expression, cli.args.timezone or "UTC")
     start = cli.args.start or datetime.now(UTC)
     if start.tzinfo is None:
         start = start.replace(tzinfo=_zone(cli.args.timezone or "UTC"))
     # A century holds as many as anybody asks for.
-    found = list(itertools.islice(slots.between(start, start + timedelta(days=36_525)), cli.args.n))
+    found = list(itertools.islice(fire_times.between(start, start + timedelta(days=36_525)), cli.args.n))
     zone = _zone(cli.args.timezone or "UTC")
     if cli.json:
         cli.document(found)

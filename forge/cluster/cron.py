@@ -5,7 +5,7 @@ here, by one question: does the expression name hours?
 
 - It names hours (`30 2 * * *`, `0 */6 * * *`, `*/10 0-4 * * *`): it means those times of the day, each once. A time
   that the clocks skip comes at the end of the gap; of a time that comes twice, the first counts. Several times in one
-  gap are one slot.
+  gap are one fire time.
 - It names none (`*/15 * * * *`, `30 * * * *`): it means an interval. It comes whenever the wall clock shows a fitting
   time, so through a repeated hour it goes on every 15 minutes, and a skipped hour has no times that could be missed.
 
@@ -49,7 +49,7 @@ class FireTimes:
         self._names_hours = hours[0] != "*" and not _ALL_HOURS.issubset(hours)
 
     def after(self, moment: datetime) -> datetime | None:
-        """The first slot after this instant; None if there is none within some fifty years."""
+        """The first fire time after this instant; None if there is none within some fifty years."""
         try:
             found = self._next((moment - _EPOCH) // timedelta(seconds=1))
         except CroniterBadDateError:
@@ -57,14 +57,14 @@ class FireTimes:
         return _EPOCH + timedelta(seconds=found)
 
     def between(self, after: datetime, until: datetime) -> Iterator[datetime]:
-        """Every slot in (after, until], in order."""
-        slot = self.after(after)
-        while slot is not None and slot <= until:
-            yield slot
-            slot = self.after(slot)
+        """Every fire time in (after, until], in order."""
+        fire_time = self.after(after)
+        while fire_time is not None and fire_time <= until:
+            yield fire_time
+            fire_time = self.after(fire_time)
 
     def latest(self, after: datetime, until: datetime) -> datetime | None:
-        """The last slot in (after, until], None if there is none. Does not walk all of them: it looks further and
+        """The last fire time in (after, until], None if there is none. Does not walk all of them: it looks further and
         further back."""
         back = timedelta(seconds=1)
         while True:

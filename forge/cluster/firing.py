@@ -1,7 +1,7 @@
 """The service that fires: the leader's. It enqueues what is due.
 
-A slot that came while nobody looked is late: nobody led, or the database was away. What becomes of late ones is the
-schedule's to say (`catch_up`), however short the time was. The others all fire, however busy the leader was: it has
+A fire time that came while nobody looked is late: nobody led, or the database was away. What becomes of late ones is
+the schedule's to say (`catch_up`), however short the time was. The others all fire, however busy the leader was: it has
 seen to all that was due before, and has gone on without a break.
 """
 
@@ -21,7 +21,7 @@ from forge.errors import DatabaseError, UsageError
 from forge.storage import Storage
 from forge.storage.contract.schedules import Fired, Firing, Schedule
 
-__all__ = ["ON_TIME", "Cron", "slots_to_fire"]
+__all__ = ["ON_TIME", "Cron", "times_to_fire"]
 
 # What a leader may be late that looks every second, and one that has just taken over from another who stopped.
 ON_TIME = timedelta(seconds=2)
@@ -29,7 +29,7 @@ BREAK = 1.0  # seconds that a look may come later than announced
 # Seconds between looks, and while nothing is due soon: an idle pod should be frugal. It hears of new schedules.
 EVERY, EVERY_IF_FAR = 1.0, 5.0
 FAR = timedelta(seconds=2 * EVERY_IF_FAR)
-AT_ONCE = 200  # slots in one transaction
+AT_ONCE = 200  # fire times in one transaction
 ROUND = 5.0  # seconds after which a round lets others have their turn
 PRUNE_EVERY = 600.0  # seconds
 PRUNED_AT_ONCE = 1000
@@ -44,21 +44,21 @@ class Stretch(NamedTuple):
     late: datetime
 
 
-def slots_to_fire(
-    schedule: Schedule, slots: FireTimes, now: datetime, on_time: datetime
+def times_to_fire(
+    schedule: Schedule, fire_times: FireTimes, now: datetime, on_time: datetime
 ) -> tuple[list[datetime], datetime]:
-    """Which slots of a schedule that is due are to fire, at most `AT_ONCE`, and the one from which it goes on. Those up
-    to `on_time` are late. `UsageError` if there is none to go on from."""
+    """Which fire times of a schedule that is due are to fire, at most `AT_ONCE`, and the one from which it goes on.
+    Those up to `on_time` are late. `UsageError` if there is none to go on from."""
     parts = _parts(schedule, now, on_time)
-    if schedule.catch_up == "one" and any(slots.latest(part.since, min(part.late, part.until)) for part in parts):
+    if schedule.catch_up == "one" and any(fire_times.latest(part.since, min(part.late, part.until)) for part in parts):
         # The latest of all: one that is on time makes up for those that are late.
-        found = [slot for part in parts if (slot := slots.latest(part.since, part.until))][-1:]
+        found = [fire_time for part in parts if (fire_time := fire_times.latest(part.since, part.until))][-1:]
     else:
         if schedule.catch_up != "all":
             parts = [part._replace(since=max(part.since, part.late)) for part in parts]
-        each = (slots.between(part.since, part.until) for part in parts)
+        each = (fire_times.between(part.since, part.until) for part in parts)
         found = list(itertools.islice(itertools.chain.from_iterable(each), AT_ONCE))
-    going_on = slots.after(found[-1] if len(found) == AT_ONCE else now)
+    going_on = fire_times.after(found[-1] if len(found) == AT_ONCE else now)
     if going_on is None:
         raise UsageError("it never comes again")
     return found, going_on
@@ -154,7 +154,7 @@ class Cron(Service):
                         raise
                     failed[schedule.name] = e
                 else:
-                    fired[schedule.name] = fired.get(schedule.name, 0) + len(done.slots)
+                    fired[schedule.name] = fired.get(schedule.name, 0) + len(done.fire_times)
                     skipped += len(done.skipped)
                 self._expect(EVERY)
         for error in failed.values():
@@ -165,11 +165,11 @@ class Cron(Service):
         return said
 
     def _fire(self, term: int, schedule: Schedule, now: datetime, on_time: datetime) -> Fired:
-        slots, going_on = slots_to_fire(schedule, self._slots(schedule), now, on_time)
-        firings = [Firing(slot, job_at(schedule, slot)) for slot in slots]
+        fire_times, going_on = times_to_fire(schedule, self._fire_times(schedule), now, on_time)
+        firings = [Firing(fire_time, job_at(schedule, fire_time)) for fire_time in fire_times]
         return self._storage.schedules.fire(term, schedule, firings, going_on)
 
-    def _slots(self, schedule: Schedule) -> FireTimes:
+    def _fire_times(self, schedule: Schedule) -> FireTimes:
         key = schedule.expression, schedule.timezone
         if key not in self._known:
             if len(self._known) >= 10_000:  # edited over and over

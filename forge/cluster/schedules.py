@@ -32,25 +32,25 @@ def now_of(storage: Storage) -> datetime:
 
 
 def seed(new: NewSchedule, now: datetime) -> Seeded:
-    """The schedule with its first slot: a new one does not fire at once. `UsageError` if it can never come due."""
-    slot = FireTimes(new.expression, new.timezone).after(now)
-    if slot is None:
+    """The schedule with its first fire time: a new one does not fire at once. `UsageError` if it can never come due."""
+    fire_time = FireTimes(new.expression, new.timezone).after(now)
+    if fire_time is None:
         raise UsageError(f"schedule {new.expression!r} must be a schedule that ever comes")
-    return Seeded(new, slot)
+    return Seeded(new, fire_time)
 
 
-def job_at(schedule: NewSchedule, slot: datetime) -> NewJob:
-    """The job of a slot. It is the same however often it is made: its id, and the delay that jitter gives it, are made
-    of the schedule's name and the slot."""
-    digest = hashlib.sha256(f"{schedule.name}\n{slot.astimezone(UTC).isoformat()}".encode()).digest()
+def job_at(schedule: NewSchedule, fire_time: datetime) -> NewJob:
+    """The job of a fire time. It is the same however often it is made: its id, and the delay that jitter gives it, are
+    made of the schedule's name and the fire time."""
+    digest = hashlib.sha256(f"{schedule.name}\n{fire_time.astimezone(UTC).isoformat()}".encode()).digest()
     late = int.from_bytes(digest[16:24], "big") / 2**64 * schedule.jitter
-    return _job(schedule, _id(slot, digest))._replace(run_at=slot + timedelta(seconds=late))
+    return _job(schedule, _id(fire_time, digest))._replace(run_at=fire_time + timedelta(seconds=late))
 
 
-def _id(slot: datetime, digest: bytes) -> UUID:
-    """A UUIDv7 of the slot's time."""
+def _id(fire_time: datetime, digest: bytes) -> UUID:
+    """A UUIDv7 of that time."""
     bits = int.from_bytes(digest[:10], "big")
-    milliseconds = max(0, int(slot.timestamp() * 1000))
+    milliseconds = max(0, int(fire_time.timestamp() * 1000))
     return UUID(int=milliseconds << 80 | 7 << 76 | (bits >> 62 & 0xFFF) << 64 | 2 << 62 | bits & (1 << 62) - 1)
 
 
@@ -103,8 +103,8 @@ def pause(storage: Storage, name: str) -> Schedule:
 
 
 def resume(storage: Storage, name: str) -> Schedule:
-    """Let it come due again, from its next slot on: what has passed meanwhile was not missed, it was paused. What came
-    before the pause and has not fired is still to come. One that was disabled is tried again."""
+    """Let it come due again, from its next fire time on: what has passed meanwhile was not missed, it was paused. What
+    came before the pause and has not fired is still to come. One that was disabled is tried again."""
     while True:
         known = find(storage, name)
         if known.state == "active":
@@ -114,18 +114,18 @@ def resume(storage: Storage, name: str) -> Schedule:
 
 
 def _going_on(known: Schedule, now: datetime) -> tuple[datetime, list[Pause]]:
-    """The slot from which it goes on, and the pauses in between."""
+    """The fire time from which it goes on, and the pauses in between."""
     upcoming = seed(known, now).next_at
     assert upcoming is not None
     since, first = known.paused_at, known.next_at
     if known.disabled is not None or since is None or first is None or first > since:
         return upcoming, []
-    slots = FireTimes(known.expression, known.timezone)
+    fire_times = FireTimes(known.expression, known.timezone)
     pauses = list[Pause]()
     for pause in (*known.pauses, Pause(since, max(since, now))):
         if pause.until < first:
             continue  # it is behind us
-        between = slots.after(pauses[-1].until) if pauses and len(pauses) < MOST_PAUSES else None
+        between = fire_times.after(pauses[-1].until) if pauses and len(pauses) < MOST_PAUSES else None
         if pauses and (between is None or between > pause.since):
             pauses[-1] = Pause(pauses[-1].since, pause.until)  # nothing came in between
         else:
@@ -134,7 +134,7 @@ def _going_on(known: Schedule, now: datetime) -> tuple[datetime, list[Pause]]:
 
 
 def run_now(storage: Storage, name: str) -> Receipt:
-    """Enqueue its job now, whatever its slots are. `Deduped`: the job of an earlier one is still active."""
+    """Enqueue its job now, whatever its fire times are. `Deduped`: the job of an earlier one is still active."""
     return storage.enqueue([_job(find(storage, name), uuid7())])[0]
 
 

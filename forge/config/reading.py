@@ -109,28 +109,28 @@ class _Reader:
 
     def _fields(self, section: type[Section], values: Mapping[str, Any], key: Key) -> dict[str, Any]:
         known = declared_settings(section)
-        rest = next((slot for slot in known.values() if slot.about.rest), None)
+        rest = next((setting for setting in known.values() if setting.about.rest), None)
         own = [name for name in known if rest is None or name != rest.name]
         others = {name: value for name, value in values.items() if name not in own}
         for name, value in others.items():
             if rest is None or not isinstance(value, Mapping):
                 wrong = (*key, name)
                 raise ConfigError(f"{self._place(*wrong)}: unknown key {dotted(wrong)}{suggest(name, own)}")
-        fields = {name: self._slot(known[name], values, key) for name in own}
+        fields = {name: self._setting(known[name], values, key) for name in own}
         if rest is not None and rest.tables:
             fields[rest.name] = self._named(rest.tables, others, key)
         return fields
 
-    def _slot(self, slot: DeclaredSetting, values: Mapping[str, Any], table: Key) -> Any:
+    def _setting(self, setting: DeclaredSetting, values: Mapping[str, Any], table: Key) -> Any:
         """The value of one setting: a scalar, a table or named tables."""
-        key = (*table, slot.name)
-        if slot.tables:
-            return self._named(slot.tables, values.get(slot.name, {}), key)
-        if slot.table:
-            if slot.optional and slot.name not in values and not self._has_variable(slot):
+        key = (*table, setting.name)
+        if setting.tables:
+            return self._named(setting.tables, values.get(setting.name, {}), key)
+        if setting.table:
+            if setting.optional and setting.name not in values and not self._has_variable(setting):
                 return None
-            return self._section(slot.table, values.get(slot.name, {}), key)
-        return self._scalar(slot, values, key)
+            return self._section(setting.table, values.get(setting.name, {}), key)
+        return self._scalar(setting, values, key)
 
     def _named(self, section: type[Section], tables: Any, key: Key) -> dict[str, Any]:
         if not isinstance(tables, Mapping):
@@ -146,33 +146,33 @@ class _Reader:
             found[name] = self._section(section, values, here)
         return found
 
-    def _scalar(self, slot: DeclaredSetting, values: Mapping[str, Any], key: Key) -> Any:
-        given = self._given(slot, values, key)
+    def _scalar(self, setting: DeclaredSetting, values: Mapping[str, Any], key: Key) -> Any:
+        given = self._given(setting, values, key)
         if given is None:
-            if slot.default is REQUIRED:
-                table, name = dotted(key[:-1]), slot.name
-                raise ConfigError(f"{self._place(*key)}: {table} has no {name}; add {name} = {slot.about.example}")
+            if setting.default is REQUIRED:
+                table, name = dotted(key[:-1]), setting.name
+                raise ConfigError(f"{self._place(*key)}: {table} has no {name}; add {name} = {setting.about.example}")
             self._origin[key] = DEFAULT
-            return slot.default
+            return setting.default
         value, origin, folder = given
         self._origin[key] = origin
         try:
-            return fit(slot, value, folder)
+            return fit(setting, value, folder)
         except Unfit as e:
             where = (*key, *e.inner)
             place = self._place(*where) if self._source and origin == self._place(*key) else origin
-            shown = _shown(slot, where, e.value)
+            shown = _shown(setting, where, e.value)
             raise ConfigError(f"{place}: {dotted(where)} must be {e.wanted}{shown}") from None
 
-    def _given(self, slot: DeclaredSetting, values: Mapping[str, Any], key: Key) -> tuple[Any, str, Path] | None:
+    def _given(self, setting: DeclaredSetting, values: Mapping[str, Any], key: Key) -> tuple[Any, str, Path] | None:
         """What was said about a setting, who said it, and what a relative path in it is meant from."""
-        if len(key) == 1 and (flag := self._flags.get(slot.name)):
-            return flag, f"--{slot.name}", self._start
-        for variable in _variables(slot, key):
+        if len(key) == 1 and (flag := self._flags.get(setting.name)):
+            return flag, f"--{setting.name}", self._start
+        for variable in _variables(setting, key):
             if text := self._variable(variable):
-                return from_text(slot, text), variable, self._start
-        if slot.name in values:
-            return values[slot.name], self._place(*key), self._folder
+                return from_text(setting, text), variable, self._start
+        if setting.name in values:
+            return values[setting.name], self._place(*key), self._folder
         return None
 
     def _variable(self, name: str) -> str | None:
@@ -181,10 +181,10 @@ class _Reader:
         text = self._env.get(name)
         return None if text and name.endswith("_PORT") and text.startswith(("tcp://", "udp://")) else text
 
-    def _has_variable(self, slot: DeclaredSetting) -> bool:
+    def _has_variable(self, setting: DeclaredSetting) -> bool:
         """Whether the environment sets something in a table that the file may not have."""
-        inner = declared_settings(slot.table).values() if slot.table else ()
-        return any(self._variable(name) for each in inner for name in each.variables(slot.name))
+        inner = declared_settings(setting.table).values() if setting.table else ()
+        return any(self._variable(name) for each in inner for name in each.variables(setting.name))
 
     def _select_queues(self, fields: dict[str, Any]) -> None:
         """FORGE_QUEUES says which queues are served; the file says with which settings, if it knows them."""
@@ -211,18 +211,18 @@ class _Reader:
         return self._source.place(*key) if self._source else DEFAULT
 
 
-def _variables(slot: DeclaredSetting, key: Key) -> tuple[str, ...]:
+def _variables(setting: DeclaredSetting, key: Key) -> tuple[str, ...]:
     """Only what there is one of can be set by a variable: top-level keys and those of tables like [web]."""
     if len(key) > 2 or (len(key) == 2 and declared_settings(Config)[str(key[0])].table is None):
         return ()
-    return slot.variables(str(key[0]) if len(key) == 2 else None)
+    return setting.variables(str(key[0]) if len(key) == 2 else None)
 
 
-def _shown(slot: DeclaredSetting, where: Key, value: Any) -> str:
+def _shown(setting: DeclaredSetting, where: Key, value: Any) -> str:
     """`, not x`, unless x may be a secret."""
-    if slot.about.secret or any(isinstance(part, str) and looks_secret(part) for part in where):
+    if setting.about.secret or any(isinstance(part, str) and looks_secret(part) for part in where):
         return f", not {HIDDEN}"
-    text = repr(mask(value) if slot.name in DATABASES and isinstance(value, str) else masked(value))
+    text = repr(mask(value) if setting.name in DATABASES and isinstance(value, str) else masked(value))
     return f", not {text}" if len(text) <= 60 else f", not {text[:57]}…"
 
 

@@ -93,11 +93,11 @@ _known: dict[type[Any], Mapping[str, DeclaredSetting]] = {}
 def declared_settings(section: type[Any]) -> Mapping[str, DeclaredSetting]:
     """The settings of a section, in the order of their declaration."""
     if section not in _known:
-        _known[section] = _slots(section)
+        _known[section] = _declared(section)
     return _known[section]
 
 
-def _slots(section: type[Any]) -> Mapping[str, DeclaredSetting]:
+def _declared(section: type[Any]) -> Mapping[str, DeclaredSetting]:
     hints = typing.get_type_hints(section)
     found = {}
     for field in dataclasses.fields(section):

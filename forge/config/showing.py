@@ -32,14 +32,16 @@ def shown(config: Config) -> Iterator[Shown]:
 
 def _section(section: Section, key: tuple[str, ...], origin: Mapping[str, str]) -> Iterator[Shown]:
     tables: list[tuple[tuple[str, ...], Section]] = []
-    for name, slot in declared_settings(type(section)).items():
+    for name, setting in declared_settings(type(section)).items():
         value, here = getattr(section, name), (*key, name)
-        if slot.tables:
-            tables += [(((*key, inner) if slot.about.rest else (*here, inner)), each) for inner, each in value.items()]
-        elif slot.table:
+        if setting.tables:
+            tables += [
+                (((*key, inner) if setting.about.rest else (*here, inner)), each) for inner, each in value.items()
+            ]
+        elif setting.table:
             tables += [(here, value)] if value is not None else []
         else:
-            secret = slot.about.secret and value is not None
+            secret = setting.about.secret and value is not None
             seen = mask(value) if value and name in DATABASES else masked(_plain(value))
             yield Shown(here, HIDDEN if secret else seen, origin.get(dotted(here)))
     for inner_key, inner_section in tables:

@@ -28,38 +28,38 @@ class Unfit(Exception):
         self.inner = inner  # where in the value, if it is a list or table
 
 
-def fit(slot: DeclaredSetting, value: Any, folder: Path) -> Any:
+def fit(setting: DeclaredSetting, value: Any, folder: Path) -> Any:
     """The value that TOML gave, checked and made what the setting holds. A relative path is meant from `folder`."""
-    fitted = _typed(slot, value, folder)
-    if slot.about.check and (words := slot.about.check(fitted)):
+    fitted = _typed(setting, value, folder)
+    if setting.about.check and (words := setting.about.check(fitted)):
         raise Unfit(words, value)
     return fitted
 
 
-def from_text(slot: DeclaredSetting, text: str) -> Any:
+def from_text(setting: DeclaredSetting, text: str) -> Any:
     """What a variable says, as TOML would have given it; text that says nothing sensible stays, for `fit` to refuse."""
-    if slot.type is bool:
+    if setting.type is bool:
         return _WORDS.get(text.strip().lower(), text)
-    if slot.type in (int, float):
+    if setting.type in (int, float):
         try:
             return int(text) if re.fullmatch(r"\s*[+-]?\d+\s*", text) else float(text)
         except ValueError:
             return text
-    if typing.get_origin(slot.type) is tuple:
+    if typing.get_origin(setting.type) is tuple:
         return [word.strip() for word in text.split(",") if word.strip()]
     return text
 
 
-def _typed(slot: DeclaredSetting, value: Any, folder: Path) -> Any:
-    kind = slot.type
+def _typed(setting: DeclaredSetting, value: Any, folder: Path) -> Any:
+    kind = setting.type
     if kind in (int, float):
-        return _number(slot, value)
+        return _number(setting, value)
     if typing.get_origin(kind) is tuple:
-        return _list(slot, value)
+        return _list(setting, value)
     if typing.get_origin(kind) is Mapping:
-        return _texts(slot, value)
+        return _texts(setting, value)
     if not _fits(kind, value):
-        raise Unfit("text that is not empty" if value == "" else wanted(slot), value)
+        raise Unfit("text that is not empty" if value == "" else wanted(setting), value)
     return folder / Path(value).expanduser() if kind is Path else value
 
 
@@ -75,18 +75,18 @@ def _fits(kind: Any, value: Any) -> bool:
     return kind is str or value in typing.get_args(kind)
 
 
-def _number(slot: DeclaredSetting, value: Any) -> int | float:
-    about = slot.about
+def _number(setting: DeclaredSetting, value: Any) -> int | float:
+    about = setting.about
     if about.unit == "bytes" and isinstance(value, str):
-        value = _bytes(value, slot)
-    whole = slot.type is int
+        value = _bytes(value, setting)
+    whole = setting.type is int
     if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)) or not _finite(value):
-        raise Unfit(wanted(slot), value)
+        raise Unfit(wanted(setting), value)
     low, high = about.low, about.high
     if low is not None and value < low:
-        value = _clamped(slot, value, low)
+        value = _clamped(setting, value, low)
     if high is not None and value > high:
-        value = _clamped(slot, value, high)
+        value = _clamped(setting, value, high)
     return int(value) if whole else float(value)
 
 
@@ -94,32 +94,32 @@ def _finite(value: float) -> bool:
     return isinstance(value, int) or math.isfinite(value)
 
 
-def _clamped(slot: DeclaredSetting, value: float, bound: float) -> float:
-    if not slot.about.clamp:
-        raise Unfit(wanted(slot), value)
+def _clamped(setting: DeclaredSetting, value: float, bound: float) -> float:
+    if not setting.about.clamp:
+        raise Unfit(wanted(setting), value)
     return bound
 
 
-def _bytes(text: str, slot: DeclaredSetting) -> int:
+def _bytes(text: str, setting: DeclaredSetting) -> int:
     """`512MB`, `1GiB`, `64k`"""
     found = _SIZE.fullmatch(text.strip())
     if not found:
-        raise Unfit(wanted(slot), text)
+        raise Unfit(wanted(setting), text)
     return int(float(found[1]) * (1024 if found[3] else 1000) ** _EXPONENT[found[2].lower()])
 
 
-def _list(slot: DeclaredSetting, value: Any) -> tuple[Any, ...]:
+def _list(setting: DeclaredSetting, value: Any) -> tuple[Any, ...]:
     if not isinstance(value, list):
-        raise Unfit(wanted(slot), value)
+        raise Unfit(wanted(setting), value)
     for index, item in enumerate(value):
-        if typing.get_args(slot.type)[0] is str and not isinstance(item, str):
+        if typing.get_args(setting.type)[0] is str and not isinstance(item, str):
             raise Unfit("text", item, (index,))
     return tuple(value)
 
 
-def _texts(slot: DeclaredSetting, value: Any) -> dict[str, str]:
+def _texts(setting: DeclaredSetting, value: Any) -> dict[str, str]:
     if not isinstance(value, dict):
-        raise Unfit(wanted(slot), value)
+        raise Unfit(wanted(setting), value)
     for name, item in value.items():
         if not isinstance(item, str) or "\0" in item:
             raise Unfit("text", item, (name,))
@@ -128,11 +128,11 @@ def _texts(slot: DeclaredSetting, value: Any) -> dict[str, str]:
     return dict(value)
 
 
-def wanted(slot: DeclaredSetting) -> str:
+def wanted(setting: DeclaredSetting) -> str:
     """What the setting takes, in words that follow "must be"."""
-    about, kind = slot.about, slot.type
+    about, kind = setting.about, setting.type
     if kind in (int, float):
-        return _number_wanted(slot)
+        return _number_wanted(setting)
     if typing.get_origin(kind) is Literal:
         return " or ".join(f'"{choice}"' for choice in typing.get_args(kind))
     if typing.get_origin(kind) is Mapping:
@@ -143,9 +143,9 @@ def wanted(slot: DeclaredSetting) -> str:
     return f"{words}, such as {about.example}" if about.example else words
 
 
-def _number_wanted(slot: DeclaredSetting) -> str:
-    about = slot.about
-    words = "a whole number" if slot.type is int else "a number"
+def _number_wanted(setting: DeclaredSetting) -> str:
+    about = setting.about
+    words = "a whole number" if setting.type is int else "a number"
     if about.unit:
         words += f" of {about.unit}"
     if not about.clamp and about.low is not None:

@@ -151,7 +151,7 @@ def test_schedules_at_run_time(app: Forge) -> None:
     task = app.task(name="report")(report)
     made = app.schedules.set("eu", "0 3 * * *", task, args=["eu"], timezone="Europe/Berlin", skip_if_running=True)
     assert isinstance(made, Schedule)
-    assert (made.source, made.state, made.last_slot) == ("runtime", "active", None)
+    assert (made.source, made.state, made.last_fire_time) == ("runtime", "active", None)
     assert app.schedules.list() == [made] == [app.schedules.get("eu")]
     assert (
         app.schedules.set("eu", "0 3 * * *", task, args=["eu"], timezone="Europe/Berlin", skip_if_running=True) == made

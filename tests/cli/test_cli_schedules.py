@@ -23,7 +23,7 @@ def test_a_schedule_from_its_beginning_to_its_end(forge: Shell, project: Path) -
         "runtime",
     )
     assert (row["kind"], row["payload"]) == ("tasks.add", {"args": [2, 3], "kwargs": {}})
-    assert (row["state"], row["last_slot"], row["catch_up"], row["max_attempts"]) == ("active", None, "one", 5)
+    assert (row["state"], row["last_fire_time"], row["catch_up"], row["max_attempts"]) == ("active", None, "one", 5)
     lines = forge.ok("schedules").splitlines()
     assert lines[0].split() == ["name", "expression", "zone", "task", "next", "last", "state"]
     assert re.fullmatch(r"nightly  30 2 \* \* \*  Europe/Berlin  tasks.add  \S+ \S+  in .*  -  active", lines[1]), lines

@@ -9,7 +9,7 @@ from tests.storage import children
 
 
 def fire_all(barrier: Any, url: str, term: int) -> int:
-    """Be a leader until nothing is due; how many slots were said to have fired."""
+    """Be a leader until nothing is due; how many fire times were said to have fired."""
     fired = 0
     with children.opened(url, barrier) as storage:
         service = Cron(storage)

@@ -70,7 +70,7 @@ class Spec(NamedTuple):
 
 
 def walk(spec: Spec, zone: str, start: datetime, end: datetime) -> Iterator[datetime]:
-    """Every slot in (start, end), in order."""
+    """Every fire time in (start, end), in order."""
     info = ZoneInfo(zone)
     names_hours = spec.hour.values != frozenset(range(24))
     instant = (start - RUN_UP).replace(second=0, microsecond=0)
@@ -85,8 +85,8 @@ def walk(spec: Spec, zone: str, start: datetime, end: datetime) -> Iterator[date
             jumped = False
         again = names_hours and wall <= latest
         seconds = set(spec.seconds()) if spec.fits(wall) and not again else set()
-        slots = [instant + timedelta(seconds=second) for second in sorted(seconds | ({0} if jumped else set()))]
-        yield from (slot for slot in slots if start < slot < end)
+        fire_times = [instant + timedelta(seconds=second) for second in sorted(seconds | ({0} if jumped else set()))]
+        yield from (fire_time for fire_time in fire_times if start < fire_time < end)
         latest = max(latest, wall)
         instant += MINUTE
         wall = instant.astimezone(info).replace(tzinfo=None)

@@ -11,10 +11,10 @@ from .test_retention import old
 
 pytestmark = pytest.mark.impl_free
 
-# A batch of retention that waits for a lock, and a slot that fired after that had begun. A moment of the database's, so
-# that neither can have changed meanwhile.
+# A batch of retention that waits for a lock, and a fire time that fired after that had begun. A moment of the
+# database's, so that neither can have changed meanwhile.
 FIRED_WHILE_PRUNING = """
-select count(*) from pg_stat_activity a, forge.schedule_slot s
+select count(*) from pg_stat_activity a, forge.schedule_fire_time s
  where a.datname = current_database() and a.wait_event_type = 'Lock' and a.query like '%delete from forge.job_history%'
    and s.fired_at > a.query_start
 """

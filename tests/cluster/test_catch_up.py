@@ -65,7 +65,7 @@ class Scripted:
     def __init__(self, catch_up: Any) -> None:
         self.now, self.monotonic, self.away = NOON, 100.0, False
         self.schedule = Schedule(name="x", expression="* * * * * *", kind="k", catch_up=catch_up, next_at=NOON)
-        self.slots: list[int] = []
+        self.fire_times: list[int] = []
         self.schedules: Any = self
         self.cron = Cron(self, lambda: self.monotonic)  # type: ignore[arg-type]
 
@@ -78,19 +78,20 @@ class Scripted:
 
     def fire(self, _: int, schedule: Schedule, firings: list[Firing], next_at: datetime) -> Fired:
         self.schedule = dataclasses.replace(schedule, next_at=next_at)
-        self.slots += [round((firing.slot - NOON) / SECOND) for firing in firings]
-        return Fired(tuple(firing.slot for firing in firings))
+        self.fire_times += [round((firing.at - NOON) / SECOND) for firing in firings]
+        return Fired(tuple(firing.at for firing in firings))
 
     def prune(self, *_: object, **__: object) -> int:
         return 0
 
     def after(self, seconds: float, *, felt: float | None = None, term: int = TERM) -> list[int]:
-        """The slots that a round fires after so long; `felt` is what the leader's own clock says, if that differs."""
+        """The fire times that a round fires after so long; `felt` is what the leader's own clock says, if that
+        differs."""
         self.now += timedelta(seconds=seconds)
         self.monotonic += seconds if felt is None else felt
-        self.slots.clear()
+        self.fire_times.clear()
         self.cron.run_once(term)
-        return list(self.slots)
+        return list(self.fire_times)
 
 
 @pytest.mark.parametrize("catch_up", ["one", "all", "none"])
@@ -136,10 +137,10 @@ def test_a_schedule_that_cannot_be_fired_makes_no_other_late() -> None:
 
     database.fire = fire_but_one  # type: ignore[method-assign]
     database.due = lambda: (found := due())._replace(schedules=[bad, *found.schedules])  # type: ignore[method-assign]
-    for seconds, slots in ((1, [1]), (4, [2, 3, 4, 5]), (15, list(range(6, 21)))):
+    for seconds, fire_times in ((1, [1]), (4, [2, 3, 4, 5]), (15, list(range(6, 21)))):
         with pytest.raises(DatabaseError):
             database.after(seconds)
-        assert database.slots == slots
+        assert database.fire_times == fire_times
 
 
 def test_what_is_late_is_more_than_a_leader_needs() -> None:

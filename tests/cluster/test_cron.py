@@ -35,11 +35,11 @@ PLAIN: dict[str, Any] = {
 }
 
 
-def slots(expression: str, zone: str, start: str, hours: float) -> list[str]:
-    """The slots from `start` (UTC) on, as the wall clock shows them."""
+def fire_times(expression: str, zone: str, start: str, hours: float) -> list[str]:
+    """The fire times from `start` (UTC) on, as the wall clock shows them."""
     since = datetime.fromisoformat(start).replace(tzinfo=UTC)
     found = FireTimes(expression, zone).between(since, since + timedelta(hours=hours))
-    return [slot.astimezone(zoneinfo.ZoneInfo(zone)).strftime("%d %H:%M%z") for slot in found]
+    return [fire_time.astimezone(zoneinfo.ZoneInfo(zone)).strftime("%d %H:%M%z") for fire_time in found]
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def slots(expression: str, zone: str, start: str, hours: float) -> list[str]:
     ],
 )  # fmt: skip
 def test_a_change_of_the_clocks(expression: str, zone: str, start: str, hours: float, expected: list[str]) -> None:
-    assert slots(expression, zone, start, hours) == expected
+    assert fire_times(expression, zone, start, hours) == expected
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_expressions(expression: str, expected: list[str]) -> None:
     found = FireTimes(expression)
     first = found.after(datetime(2024, 2, 28, tzinfo=UTC))
     assert first is not None
-    assert [f"{slot:%Y-%m-%dT%H:%M:%S}" for slot in (first, found.after(first)) if slot] == expected
+    assert [f"{fire_time:%Y-%m-%dT%H:%M:%S}" for fire_time in (first, found.after(first)) if fire_time] == expected
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_what_cannot_be_used_is_refused_in_one_line(expression: str, zone: str, 
     assert "\n" not in str(caught.value)
 
 
-def test_a_fraction_of_a_second_after_a_slot_is_after_it() -> None:
+def test_a_fraction_of_a_second_after_a_fire_time_is_after_it() -> None:
     at = datetime(2026, 1, 1, 3, tzinfo=UTC)
     found = FireTimes("0 3 * * *")
     assert found.after(at - timedelta(microseconds=1)) == at
@@ -138,7 +138,7 @@ def test_the_latest_of_a_year_of_seconds_is_found_without_walking_it() -> None:
 
 
 def agree(spec: Spec, zone: str, around: datetime, shift: float) -> None:
-    """forge and the walk name the same slots, from there on for two days or 150 of them."""
+    """forge and the walk name the same fire times, from there on for two days or 150 of them."""
     start = around + timedelta(hours=shift)
     end = start + timedelta(days=2)
     try:
@@ -163,7 +163,9 @@ def moments(zones: tuple[str, ...]) -> st.SearchStrategy[tuple[str, datetime]]:
 @seed(5)
 @settings(max_examples=120, **PLAIN)
 @given(specs(), moments(ZONES), st.floats(-30, 30, allow_nan=False))
-def test_no_slot_differs_from_a_walk_over_every_minute(spec: Spec, when: tuple[str, datetime], shift: float) -> None:
+def test_no_fire_time_differs_from_a_walk_over_every_minute(
+    spec: Spec, when: tuple[str, datetime], shift: float
+) -> None:
     agree(spec, *when, shift)
 
 

@@ -122,7 +122,7 @@ def _share_a_database(shop: Project, bank: Project) -> None:
     first, second = shop.start(), bank.start()
     stored = shop.app.storage
     eventually(lambda: owners(stored) == {"interest": "bank", "orders": "shop", "stock": "shop"})
-    eventually(lambda: all(stored.schedules.slots(name) for name in owners(stored)))
+    eventually(lambda: all(stored.schedules.fire_times(name) for name in owners(stored)))
     say(shop, "orders", "shelves")
     renamed = shop.start()  # a deploy: the new pod comes before the old one goes
     after = {"interest": "bank", "orders": "shop", "shelves": "shop"}
@@ -130,6 +130,6 @@ def _share_a_database(shop: Project, bank: Project) -> None:
     for pod in (first, renamed):
         assert pod.stop() == 0
     eventually(lambda: second.says("this pod leads"))
-    fired = len(stored.schedules.slots("shelves", 1000))
-    eventually(lambda: len(stored.schedules.slots("shelves", 1000)) > fired)
+    fired = len(stored.schedules.fire_times("shelves", 1000))
+    eventually(lambda: len(stored.schedules.fire_times("shelves", 1000)) > fired)
     assert owners(stored) == after, "a leader of another project fires them all, and removes none"

@@ -1,4 +1,5 @@
-"""The service that fires: what it fires when, what it does about slots that were missed, and whose clock it goes by."""
+"""The service that fires: what it fires when, what it does about fire times that were missed, and whose clock it goes
+by."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ import pytest
 from forge.cluster import cron, declaring, firing, schedules
 from forge.cluster.cron import FireTimes
 from forge.cluster.declaring import Declare
-from forge.cluster.firing import AT_ONCE, EVERY, EVERY_IF_FAR, ON_TIME, Cron, slots_to_fire
+from forge.cluster.firing import AT_ONCE, EVERY, EVERY_IF_FAR, ON_TIME, Cron, times_to_fire
 from forge.errors import DatabaseError, UsageError
 from forge.job import Job, JobFilter
 from forge.storage import Storage
@@ -25,7 +26,7 @@ TERM = 3
 HOUR = timedelta(hours=1)
 
 
-# Half an hour from now, so that no slot comes while the tests run.
+# Half an hour from now, so that no fire time comes while the tests run.
 HOURLY = f"{(datetime.now(UTC).minute + 30) % 60} * * * *"
 
 
@@ -46,7 +47,7 @@ def declare(storage: Storage, *wanted: NewSchedule, project: str = "shop") -> st
 
 
 def jobs(storage: Storage, name: str = "tick") -> list[Job]:
-    """What a schedule has enqueued, oldest slot first."""
+    """What a schedule has enqueued, oldest fire time first."""
     return storage.find(JobFilter(kinds=[f"kind of {name}"]), limit=10_000).jobs[::-1]
 
 
@@ -62,7 +63,7 @@ def test_a_new_schedule_is_seeded_and_not_fired(storage: Storage, url: str) -> N
     assert service(storage, url, new()).run_once(TERM) is None
     found = stored(storage)
     assert found.next_at == FireTimes(HOURLY).after(clock(storage))
-    assert (found.last_slot, jobs(storage)) == (None, [])
+    assert (found.last_fire_time, jobs(storage)) == (None, [])
 
 
 def test_it_looks_often_only_while_something_is_due_soon(storage: Storage, url: str) -> None:
@@ -84,15 +85,15 @@ def test_what_is_due_is_enqueued_once_and_goes_on_from_now(storage: Storage, url
     cron = service(storage, url, new(queue="q", priority=4, max_attempts=2, timeout=9, keep_result=60, tags=("t",)))
     cron.run_once(TERM)
     age(url, "schedule", "next_at", 3600)
-    slot = stored(storage).next_at
-    assert slot is not None
+    fire_time = stored(storage).next_at
+    assert fire_time is not None
     assert cron.run_once(TERM) == "fired 1 of tick"
     assert cron.run_once(TERM) is None
     (job,) = jobs(storage)
     assert (job.queue, job.priority, job.max_attempts, job.timeout, job.keep_result) == ("q", 4, 2, 9, 60)
-    assert (job.tags, job.run_at) == (("t", "cron:tick"), slot)
+    assert (job.tags, job.run_at) == (("t", "cron:tick"), fire_time)
     found = stored(storage)
-    assert (found.last_slot, found.last_job, found.next_at) == (slot, job.id, slot + HOUR)
+    assert (found.last_fire_time, found.last_job, found.next_at) == (fire_time, job.id, fire_time + HOUR)
 
 
 def test_a_schedule_that_cannot_come_due_is_disabled_with_the_reason_and_the_others_go_on(
@@ -119,7 +120,7 @@ def test_a_declared_schedule_that_cannot_be_used_here_is_stored_as_disabled(stor
     assert stored(storage, "odd").state.startswith("disabled: timezone 'Mars/Olympus' must be")
 
 
-def test_a_slot_is_skipped_while_the_job_before_it_is_active(storage: Storage, url: str) -> None:
+def test_a_fire_time_is_skipped_while_the_job_before_it_is_active(storage: Storage, url: str) -> None:
     cron = service(storage, url, new(dedupe_key="cron:tick"))
     cron.run_once(TERM)
     active = schedules.run_now(storage, "tick")
@@ -158,7 +159,7 @@ def test_one_that_the_database_refuses_does_not_stop_the_others(
         cron.run_once(TERM)
     assert refusing.tried == ["a", "b", "c"]
     age(url, "schedule", "next_at", 3600)
-    sql(url, "delete from {schedule_slot}")
+    sql(url, "delete from {schedule_fire_time}")
     everything = Refusing(storage, {"a", "b", "c"})
     monkeypatch.setattr(storage, "schedules", everything)
     with pytest.raises(DatabaseError, match="refused: b"):
@@ -166,7 +167,7 @@ def test_one_that_the_database_refuses_does_not_stop_the_others(
     assert everything.tried == ["a", "b"]  # the database is away: the rest need not be tried
 
 
-# -- slots that were missed
+# -- fire times that were missed
 
 
 def due(catch_up: Any, next_at: datetime, expression: str = "0 * * * *") -> Schedule:
@@ -204,15 +205,15 @@ SECONDLY = "* * * * * *"
         ("all", "0 * * * *", 7201, [0, 3600, 7200]),
     ],
 )
-def test_which_slots_fire_after_a_delay(catch_up: str, expression: str, late: int, expected: list[int]) -> None:
+def test_which_fire_times_fire_after_a_delay(catch_up: str, expression: str, late: int, expected: list[int]) -> None:
     now = NOON + timedelta(seconds=late, microseconds=5)
-    found, going_on = slots_to_fire(due(catch_up, NOON, expression), FireTimes(expression), now, now - ON_TIME)
+    found, going_on = times_to_fire(due(catch_up, NOON, expression), FireTimes(expression), now, now - ON_TIME)
     assert found == [NOON + timedelta(seconds=n) for n in expected]
     assert going_on == FireTimes(expression).after(now)
 
 
-def test_a_year_of_missed_slots_is_made_up_for_a_batch_at_a_time() -> None:
-    found, going_on = slots_to_fire(due("all", NOON, SECONDLY), FireTimes(SECONDLY), NOON + timedelta(days=365), NOON)
+def test_a_year_of_missed_fire_times_is_made_up_for_a_batch_at_a_time() -> None:
+    found, going_on = times_to_fire(due("all", NOON, SECONDLY), FireTimes(SECONDLY), NOON + timedelta(days=365), NOON)
     assert len(found) == AT_ONCE
     assert going_on == NOON + timedelta(seconds=AT_ONCE)
 
@@ -223,11 +224,11 @@ def test_a_schedule_that_never_comes_again_says_so() -> None:
             return NOON if moment < NOON else None
 
     with pytest.raises(UsageError, match="it never comes again"):
-        slots_to_fire(due("one", NOON), Ending("0 * * * *"), NOON, NOON - ON_TIME)
+        times_to_fire(due("one", NOON), Ending("0 * * * *"), NOON, NOON - ON_TIME)
 
 
 @pytest.mark.parametrize(("catch_up", "count"), [("one", 1), ("all", 400), ("none", 0)])
-def test_missed_slots_in_the_database(storage: Storage, url: str, catch_up: Any, count: int) -> None:
+def test_missed_fire_times_in_the_database(storage: Storage, url: str, catch_up: Any, count: int) -> None:
     cron = service(storage, url, new(catch_up=catch_up))
     cron.run_once(TERM)
     found = stored(storage)
@@ -240,11 +241,11 @@ def test_missed_slots_in_the_database(storage: Storage, url: str, catch_up: Any,
 # -- jitter and ids
 
 
-def test_jitter_is_a_delay_of_the_slots_own(storage: Storage) -> None:
+def test_jitter_is_a_delay_of_the_fire_times_own(storage: Storage) -> None:
     schedule = new(jitter=600)
-    slots = [NOON + n * HOUR for n in range(200)]
-    late = [(schedules.job_at(schedule, slot).run_at or NOON) - slot for slot in slots]
-    assert late == [(schedules.job_at(schedule, slot).run_at or NOON) - slot for slot in slots]
+    fire_times = [NOON + n * HOUR for n in range(200)]
+    late = [(schedules.job_at(schedule, fire_time).run_at or NOON) - fire_time for fire_time in fire_times]
+    assert late == [(schedules.job_at(schedule, fire_time).run_at or NOON) - fire_time for fire_time in fire_times]
     assert all(timedelta() <= each < timedelta(minutes=10) for each in late)
     assert len(set(late)) == 200
     assert max(late) > timedelta(minutes=9) and min(late) < timedelta(minutes=1)
@@ -253,7 +254,7 @@ def test_jitter_is_a_delay_of_the_slots_own(storage: Storage) -> None:
     assert schedules.job_at(new(), NOON).run_at == NOON
 
 
-def test_a_jobs_id_is_that_of_its_slot_and_sorts_by_it() -> None:
+def test_a_jobs_id_is_that_of_its_fire_time_and_sorts_by_it() -> None:
     ids = [schedules.job_at(new(), NOON + n * HOUR).id for n in range(100)]
     assert ids == sorted(ids)
     assert all(each.version == 7 and each.variant.startswith("specified") for each in ids)
@@ -314,7 +315,7 @@ def test_pausing_resuming_running_now_and_removing(storage: Storage, url: str) -
     first = schedules.run_now(storage, "declared")
     assert [job.id for job in jobs(storage, "declared")] == [first.id]
     assert schedules.run_now(storage, "mine").id == jobs(storage, "mine")[0].id  # it has the key
-    assert stored(storage, "declared").last_slot is None
+    assert stored(storage, "declared").last_fire_time is None
     schedules.remove(storage, "mine")
     with pytest.raises(UsageError, match=r"no schedule mine; there are declared   \(forge schedules lists all\)"):
         schedules.find(storage, "mine")
@@ -338,12 +339,12 @@ def test_an_edit_counts_from_now_on(storage: Storage, url: str) -> None:
     assert schedules.change(storage, "tick", queue="q").next_at == changed.next_at
 
 
-def test_slots_are_forgotten_after_a_week(storage: Storage, url: str) -> None:
+def test_fire_times_are_forgotten_after_a_week(storage: Storage, url: str) -> None:
     lead(url, TERM)
     schedules.put(storage, new())
     age(url, "schedule", "next_at", 3600)
     Cron(storage).run_once(TERM)
-    assert len(storage.schedules.slots("tick")) == 1
-    age(url, "schedule_slot", "fired_at", 8 * 86_400)
+    assert len(storage.schedules.fire_times("tick")) == 1
+    age(url, "schedule_fire_time", "fired_at", 8 * 86_400)
     Cron(storage).run_once(TERM)
-    assert storage.schedules.slots("tick") == []
+    assert storage.schedules.fire_times("tick") == []

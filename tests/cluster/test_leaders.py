@@ -22,7 +22,7 @@ TERM = 9
 EACH = 2_500  # of four schedules
 
 
-def test_two_leaders_at_work_fire_every_slot_of_every_schedule_once(storage: Storage, url: str) -> None:
+def test_two_leaders_at_work_fire_every_fire_time_of_every_schedule_once(storage: Storage, url: str) -> None:
     lead(url, TERM)
     now = clock(storage).replace(microsecond=0)
     first = {name: now - timedelta(seconds=EACH + n) for n, name in enumerate("abcd")}
@@ -33,11 +33,11 @@ def test_two_leaders_at_work_fire_every_slot_of_every_schedule_once(storage: Sto
     total = 0
     for name, at in first.items():
         found = schedules.find(storage, name)
-        assert found.next_at is not None and found.last_slot is not None
-        expected = list(FireTimes("* * * * * *").between(at - timedelta(seconds=1), found.last_slot))
-        assert ids(storage, name) == {schedules.job_at(found, slot).id for slot in expected}
-        assert [each.slot for each in storage.schedules.slots(name, 10_000)] == expected[::-1]
-        assert found.next_at > found.last_slot >= now - timedelta(seconds=1)
+        assert found.next_at is not None and found.last_fire_time is not None
+        expected = list(FireTimes("* * * * * *").between(at - timedelta(seconds=1), found.last_fire_time))
+        assert ids(storage, name) == {schedules.job_at(found, fire_time).id for fire_time in expected}
+        assert [each.at for each in storage.schedules.fire_times(name, 10_000)] == expected[::-1]
+        assert found.next_at > found.last_fire_time >= now - timedelta(seconds=1)
         total += len(expected)
     assert sum(fired) == total >= 4 * EACH
 

@@ -11,7 +11,7 @@ import pytest
 
 from forge.cluster import schedules
 from forge.cluster.cron import FireTimes
-from forge.cluster.firing import ON_TIME, Cron, slots_to_fire
+from forge.cluster.firing import ON_TIME, Cron, times_to_fire
 from forge.job import JobFilter
 from forge.storage import Storage
 from forge.storage.contract.schedules import NewSchedule, Schedule, Seeded
@@ -29,7 +29,7 @@ def put(storage: Storage, at: datetime, catch_up: Any = "all") -> None:
 
 
 def fired(storage: Storage) -> list[datetime]:
-    return sorted(slot.slot for slot in storage.schedules.slots("tick", 1000))
+    return sorted(fire_time.at for fire_time in storage.schedules.fire_times("tick", 1000))
 
 
 @pytest.mark.parametrize(("catch_up", "expected"), [("all", range(20, 29)), ("one", ()), ("none", [27, 28])])
@@ -54,7 +54,7 @@ def test_times_that_came_before_a_pause_fire_when_it_is_over(
     if catch_up == "one":  # one that has come since makes up for those before
         assert len(seen) == 1 and (seen == [now - 12 * SECOND] or seen[0] > over)
     else:
-        assert [slot for slot in seen if slot <= over] == [now + (n - 40) * SECOND for n in expected]
+        assert [fire_time for fire_time in seen if fire_time <= over] == [now + (n - 40) * SECOND for n in expected]
 
 
 def test_what_was_paused_without_a_time_before_it_goes_on_from_now(storage: Storage, url: str) -> None:
@@ -89,25 +89,27 @@ def test_pausing_over_and_over_costs_no_time_but_those_in_the_pauses(storage: St
         while clock(storage) < now + 0.2 * SECOND:
             pass
     cron.run_once(TERM)
-    slots = fired(storage)
-    assert slots
-    for slot in FireTimes(EVERY_SECOND).between(slots[0] - SECOND, slots[-1]):
-        assert slot in slots or any(since and since < slot <= until for since, until in pauses), slot
-    assert len(storage.find(JobFilter(kinds=["k"]), limit=100).jobs) == len(slots)
+    fire_times = fired(storage)
+    assert fire_times
+    for fire_time in FireTimes(EVERY_SECOND).between(fire_times[0] - SECOND, fire_times[-1]):
+        assert fire_time in fire_times or any(since and since < fire_time <= until for since, until in pauses), (
+            fire_time
+        )
+    assert len(storage.find(JobFilter(kinds=["k"]), limit=100).jobs) == len(fire_times)
 
 
 @pytest.mark.parametrize("catch_up", ["all", "none", "one"])
 @pytest.mark.parametrize("seed", range(10))
 def test_every_time_outside_the_pauses_fires_once(seed: int, catch_up: Any) -> None:
     """A leader that looks every second, and somebody who pauses and resumes at any moment: by a clock of our own."""
-    chance, slots = random.Random(seed), FireTimes(EVERY_SECOND)
+    chance, fire_times = random.Random(seed), FireTimes(EVERY_SECOND)
     held = Schedule(name="x", expression=EVERY_SECOND, kind="k", catch_up=catch_up, next_at=NOON + SECOND)
     found, expected, since = list[datetime](), set[datetime](), NOON
     now, look_at = NOON, NOON + SECOND
     for _ in range(1000):
         now += timedelta(seconds=chance.choice([0.05, 0.2, 0.7, 4.0]) * chance.random())
         while look_at <= now:
-            held = look(held, slots, look_at, found)
+            held = look(held, fire_times, look_at, found)
             look_at += SECOND
         if held.paused:
             next_at, pauses = schedules._going_on(held, now)
@@ -115,24 +117,24 @@ def test_every_time_outside_the_pauses_fires_once(seed: int, catch_up: Any) -> N
             since = now
         else:
             held = dataclasses.replace(held, paused=True, paused_at=now)
-            expected |= set(slots.between(since, now))
+            expected |= set(fire_times.between(since, now))
     assert not held.paused
-    expected |= set(slots.between(since, look_at))
-    look(held, slots, look_at, found)
+    expected |= set(fire_times.between(since, look_at))
+    look(held, fire_times, look_at, found)
     assert found == sorted(expected)
 
 
-def look(held: Schedule, slots: FireTimes, now: datetime, found: list[datetime]) -> Schedule:
+def look(held: Schedule, fire_times: FireTimes, now: datetime, found: list[datetime]) -> Schedule:
     """One look of the leader, who has gone on without a break."""
     if held.paused or held.next_at is None or held.next_at > now:
         return held
-    fire, next_at = slots_to_fire(held, slots, now, now - ON_TIME)
+    fire, next_at = times_to_fire(held, fire_times, now, now - ON_TIME)
     found += fire
     return dataclasses.replace(held, next_at=max(held.next_at, next_at))
 
 
 def test_pauses_that_nobody_looks_at_are_few(storage: Storage) -> None:
-    slots = FireTimes(EVERY_SECOND)
+    fire_times = FireTimes(EVERY_SECOND)
     held = Schedule(name="x", expression=EVERY_SECOND, kind="k", next_at=NOON)
     for n in range(3 * schedules.MOST_PAUSES):
         now = NOON + 2 * n * SECOND
@@ -141,4 +143,4 @@ def test_pauses_that_nobody_looks_at_are_few(storage: Storage) -> None:
         held = dataclasses.replace(held, paused=False, paused_at=None, next_at=next_at, pauses=tuple(pauses))
     assert len(held.pauses) == schedules.MOST_PAUSES
     assert held.pauses[-1].until == now + SECOND
-    assert slots_to_fire(held, slots, now + SECOND, NOON)[1] == now + 2 * SECOND
+    assert times_to_fire(held, fire_times, now + SECOND, NOON)[1] == now + 2 * SECOND

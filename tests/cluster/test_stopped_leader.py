@@ -28,15 +28,16 @@ IMPATIENT = "import forge.cli.master as m; m.TIMEOUT = 1.5; raise SystemExit(m.m
 
 
 class Firing:
-    """What the database knows of the slot under way."""
+    """What the database knows of the fire time under way."""
 
     def __init__(self, conn: psycopg.Connection[tuple[int]]) -> None:
         self._conn = conn
 
     def fired(self) -> int:
-        """Schedules whose latest slot has fired."""
+        """Schedules whose latest fire time has fired."""
         row = self._conn.execute(
-            "select count(*) from forge.schedule_slot where slot = (select max(slot) from forge.schedule_slot)"
+            "select count(*) from forge.schedule_fire_time"
+            " where fire_time = (select max(fire_time) from forge.schedule_fire_time)"
         ).fetchone()
         assert row is not None
         return row[0]
@@ -46,7 +47,7 @@ class Firing:
 
 
 def stop_in_the_middle(pod: Pod, firing: Firing) -> None:
-    """Until it stands still with some schedules of a slot fired and others not."""
+    """Until it stands still with some schedules of a fire time fired and others not."""
     while True:
         eventually(firing.is_halfway)
         pod.process.send_signal(signal.SIGSTOP)
@@ -56,18 +57,18 @@ def stop_in_the_middle(pod: Pod, firing: Firing) -> None:
 
 
 def missed_and_doubled(project: Project, first: dict[str, datetime]) -> tuple[set[datetime], Counter[str]]:
-    """By an oracle: slots that should have fired and have not; and jobs too many, by schedule."""
+    """By an oracle: fire times that should have fired and have not; and jobs too many, by schedule."""
     missed: set[datetime] = set()
     doubled: Counter[str] = Counter()
     runs = Counter(n for _, n, _ in project.events("START"))
     for n, (name, at) in enumerate(first.items()):
         schedule = project.app.schedules.get(name)
-        assert schedule.last_slot is not None
-        due = list(FireTimes(EVERY_SECOND).between(at - timedelta(seconds=1), schedule.last_slot))
-        missed |= set(due) - {each.slot for each in project.app.storage.schedules.slots(name, 10_000)}
-        assert schedule.next_at == schedule.last_slot + timedelta(seconds=1)
+        assert schedule.last_fire_time is not None
+        due = list(FireTimes(EVERY_SECOND).between(at - timedelta(seconds=1), schedule.last_fire_time))
+        missed |= set(due) - {each.at for each in project.app.storage.schedules.fire_times(name, 10_000)}
+        assert schedule.next_at == schedule.last_fire_time + timedelta(seconds=1)
         jobs = project.app.storage.find(JobFilter(tag=f"cron:{name}"), limit=10_000).jobs
-        assert {job.id for job in jobs} == {job_at(schedule, slot).id for slot in due}
+        assert {job.id for job in jobs} == {job_at(schedule, fire_time).id for fire_time in due}
         doubled[name] = len(jobs) - len(due) + runs[str(n)] - len(due)
     return missed, +doubled + -doubled
 

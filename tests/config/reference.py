@@ -19,8 +19,8 @@ _MARKED = re.compile(r"(<!-- settings: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL
 def sections() -> dict[str, type[Section]]:
     """Every table, by the name it is marked with in the page."""
     found: dict[str, type[Section]] = {"top": Config}
-    for name, slot in declared_settings(Config).items():
-        if section := slot.table or slot.tables:
+    for name, setting in declared_settings(Config).items():
+        if section := setting.table or setting.tables:
             found[name] = section
             found |= {f"{name}.NAME": each.tables for each in declared_settings(section).values() if each.tables}
     return found
@@ -28,28 +28,30 @@ def sections() -> dict[str, type[Section]]:
 
 def table(section: type[Section]) -> str:
     """The reference of one table."""
-    rows = [_row(slot) for slot in declared_settings(section).values() if not slot.table and not slot.tables]
+    rows = [
+        _row(setting) for setting in declared_settings(section).values() if not setting.table and not setting.tables
+    ]
     return "".join(f"| {' | '.join(row)} |\n" for row in [("key", "default", "takes", "meaning"), ("---",) * 4, *rows])
 
 
-def _row(slot: DeclaredSetting) -> tuple[str, str, str, str]:
-    return f"`{slot.name}`", _default(slot), _takes(slot), slot.about.help
+def _row(setting: DeclaredSetting) -> tuple[str, str, str, str]:
+    return f"`{setting.name}`", _default(setting), _takes(setting), setting.about.help
 
 
-def _default(slot: DeclaredSetting) -> str:
-    if slot.default is REQUIRED:
+def _default(setting: DeclaredSetting) -> str:
+    if setting.default is REQUIRED:
         return "required"
-    if slot.default is None or slot.default in ((), {}):
+    if setting.default is None or setting.default in ((), {}):
         return "none"
-    value: Any = int(slot.default) if isinstance(slot.default, float) else slot.default
+    value: Any = int(setting.default) if isinstance(setting.default, float) else setting.default
     return f"`{json.dumps(value)}`"
 
 
-def _takes(slot: DeclaredSetting) -> str:
-    if typing.get_origin(slot.type) is Literal:
-        return ", ".join(f"`{choice}`" for choice in typing.get_args(slot.type))
-    words = wanted(slot).partition(", such as")[0]
-    about = slot.about
+def _takes(setting: DeclaredSetting) -> str:
+    if typing.get_origin(setting.type) is Literal:
+        return ", ".join(f"`{choice}`" for choice in typing.get_args(setting.type))
+    words = wanted(setting).partition(", such as")[0]
+    about = setting.about
     return f"{words}, moved into {about.low:g} to {about.high:g}" if about.clamp else words
 
 

@@ -48,8 +48,8 @@ def test_jobs_that_come_by_the_clock_are_run(project: Project) -> None:
         "raw": "config",
         "tasks.from_code": "code",
     }
-    slots = project.app.storage.schedules.slots("tick", 1000)
+    fired = project.app.storage.schedules.fire_times("tick", 1000)
     ticks = project.app.storage.find(JobFilter(kinds=["tasks.add"]), limit=1000).jobs
-    assert {each.job for each in slots} == {job.id for job in ticks}
+    assert {each.job for each in fired} == {job.id for job in ticks}
     assert all(job.claimed_at is None or job.claimed_at >= job.run_at for job in ticks)  # none ran early
-    assert all(each.slot <= each.fired_at for each in slots)
+    assert all(each.at <= each.fired_at for each in fired)

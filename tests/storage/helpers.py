@@ -220,7 +220,7 @@ TABLES = (
     "leader",
     "share",
     "schedule",
-    "schedule_slot",
+    "schedule_fire_time",
     "budget",
     "budget_lease",
     "line_queue",
@@ -313,7 +313,8 @@ def check_whole(url: str) -> None:
     assert sql(url, "select id from {job} where id in (select id from {job_history})") == []
     assert sql(url, "select id from {job} where (status = 'in_progress') <> (claim is not null)") == []
     assert (
-        sql(url, "select id from {job} where (slot is not null) <> (status = 'in_progress' and line is not null)") == []
+        sql(url, "select id from {job} where (place is not null) <> (status = 'in_progress' and line is not null)")
+        == []
     )
     if is_sqlite(url):
         assert sql(url, "pragma integrity_check") == [("ok",)]

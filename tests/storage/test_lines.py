@@ -1,4 +1,4 @@
-"""Jobs in lines: limits that hold whoever claims, turns that nobody is left out of, slots that always come back."""
+"""Jobs in lines: limits that hold whoever claims, turns that nobody is left out of, places that always come back."""
 
 from __future__ import annotations
 
@@ -143,9 +143,9 @@ def test_a_queue_is_not_made_by_what_is_enqueued_to_it(storage: Storage) -> None
 # -- the limit -----------------------------------------------------------------------------------------------------
 
 
-def slots(url: str) -> list[int]:
+def places(url: str) -> list[int]:
     """Those that are taken."""
-    return sorted(row[0] for row in sql(url, "select slot from {job} where slot is not null"))
+    return sorted(row[0] for row in sql(url, "select place from {job} where place is not null"))
 
 
 def test_no_more_are_claimed_than_the_limit_and_the_next_when_one_has_ended(
@@ -160,7 +160,7 @@ def test_no_more_are_claimed_than_the_limit_and_the_next_when_one_has_ended(
     assert claim(storage, who) == []
     end(storage, first[:1])
     assert ids(claim(storage, who)) == [jobs[2].id]
-    assert slots(url) == [1, 2]
+    assert places(url) == [1, 2]
     check_whole(url)
 
 
@@ -182,7 +182,7 @@ def test_one_key_limits_all_lines_and_queues_that_share_it(storage: Storage, who
     assert claim(storage, who) == []
 
 
-def test_partitions_of_one_key_take_turns_at_its_slots(storage: Storage, who: Incarnation) -> None:
+def test_partitions_of_one_key_take_turns_at_its_places(storage: Storage, who: Incarnation) -> None:
     lines = [Line.of(concurrency_key="all", concurrency=1, partition=name) for name in "abc"]
     storage.enqueue([job for line in lines for job in jobs_in(line, 4)])
     turns, order = Turns(), []
@@ -223,7 +223,7 @@ OUTCOMES: list[tuple[Outcome, Status]] = [
 
 
 @pytest.mark.parametrize(("outcome", "status"), OUTCOMES, ids=lambda value: type(value).__name__)
-def test_whatever_becomes_of_a_claim_its_slot_is_free(
+def test_whatever_becomes_of_a_claim_its_place_is_free(
     storage: Storage, who: Incarnation, url: str, outcome: Outcome, status: Status
 ) -> None:
     jobs = jobs_in(limited(limit=1), 2)
@@ -231,7 +231,7 @@ def test_whatever_becomes_of_a_claim_its_slot_is_free(
     first = claim(storage, who)
     assert storage.finalize([Ending(each, outcome, 60.0 if status is Status.FAILED else 0.0) for each in first]) == []
     assert statuses(storage, ids(jobs[:1])) == [status]
-    assert slots(url) == []
+    assert places(url) == []
     if isinstance(outcome, Throttled):
         age(url, "queue", "throttled_until", 3600.0)
     assert len(claim(storage, who)) == 1
@@ -239,7 +239,7 @@ def test_whatever_becomes_of_a_claim_its_slot_is_free(
 
 
 @pytest.mark.parametrize("how", ["released", "reaped", "deregistered"])
-def test_the_slots_of_a_pod_that_is_gone_are_free(storage: Storage, who: Incarnation, url: str, how: str) -> None:
+def test_the_places_of_a_pod_that_is_gone_are_free(storage: Storage, who: Incarnation, url: str, how: str) -> None:
     storage.enqueue(jobs_in(limited(), 2))
     assert len(claim(storage, who)) == 2
     if how == "released":
@@ -249,12 +249,12 @@ def test_the_slots_of_a_pod_that_is_gone_are_free(storage: Storage, who: Incarna
         assert storage.reap(stale=60.0).jobs == 2
     else:
         assert storage.deregister(who) == 2
-    assert slots(url) == []
+    assert places(url) == []
     assert len(claim(storage, storage.register("eve", [QUEUE], "west", 2))) == 2
     check_whole(url)
 
 
-def test_a_running_job_that_is_cancelled_or_deleted_keeps_its_slot_until_it_stops(
+def test_a_running_job_that_is_cancelled_or_deleted_keeps_its_place_until_it_stops(
     storage: Storage, who: Incarnation, url: str
 ) -> None:
     jobs = jobs_in(limited(limit=1), 3)
@@ -266,12 +266,12 @@ def test_a_running_job_that_is_cancelled_or_deleted_keeps_its_slot_until_it_stop
         assert claim(storage, who) == []
         end(storage, [running], Failed("stopped"))
         assert one(storage, job.id).status is Status.CANCELLED
-        assert slots(url) == []
+        assert places(url) == []
     storage.cancel([jobs[2].id])
     assert claim(storage, who) == []
 
 
-def test_a_claim_that_is_ended_in_a_transaction_of_the_handlers_gives_its_slot_back(
+def test_a_claim_that_is_ended_in_a_transaction_of_the_handlers_gives_its_place_back(
     storage: Storage, who: Incarnation, url: str
 ) -> None:
     storage.enqueue(jobs_in(limited(limit=1), 2))
@@ -282,7 +282,7 @@ def test_a_claim_that_is_ended_in_a_transaction_of_the_handlers_gives_its_slot_b
     assert storage.complete_in(conn, Ending(first, Done()))
     conn.execute("commit")
     conn.close()
-    assert slots(url) == []
+    assert places(url) == []
     assert len(claim(storage, who)) == 1
 
 
@@ -302,14 +302,14 @@ def test_a_job_that_is_brought_back_to_life_is_in_its_line(storage: Storage, who
 def test_the_database_itself_refuses_a_claim_beyond_the_limit(storage: Storage, who: Incarnation, url: str) -> None:
     storage.enqueue(jobs_in(limited(), 3))
     claim(storage, who)
-    taken = "update {job} set slot = 1, status = 'in_progress' where slot is null"
+    taken = "update {job} set place = 1, status = 'in_progress' where place is null"
     with pytest.raises(Exception, match=r"(?i)unique"):
         sql(url, taken)
     with pytest.raises(Exception, match=r"(?i)check"):
-        sql(url, "update {job} set status = 'pending' where slot is not null")
+        sql(url, "update {job} set status = 'pending' where place is not null")
 
 
-def test_a_slot_is_on_disk_before_anybody_hears_of_it_also_where_commits_do_not_wait(pg_url: str) -> None:
+def test_a_place_is_on_disk_before_anybody_hears_of_it_also_where_commits_do_not_wait(pg_url: str) -> None:
     """Else a crash could take it back while its job runs."""
     with open_storage(f"{pg_url}&options=-c%20synchronous_commit%3Doff") as storage:
         who = storage.register("pod", [QUEUE], "here", 1)
@@ -363,7 +363,7 @@ def test_claims_at_once_by_many_connections_never_go_beyond_the_limit(storage: S
     assert all(most[key] <= limit for key, limit in keys.items()), (most, keys)
     assert len(done) == len(made)
     assert Counter(storage.get(ids(made))[job.id].status for job in made) == {Status.DONE: len(made)}
-    assert slots(url) == []
+    assert places(url) == []
 
 
 # -- chains --------------------------------------------------------------------------------------------------------
@@ -374,13 +374,13 @@ def chained(storage: Storage, who: Incarnation, n: int = 10, behind: int = 3) ->
     return storage.lines.claim(who, QUEUE, n, behind=behind)
 
 
-def test_jobs_that_share_a_slot_are_told_in_their_order(storage: Storage, who: Incarnation) -> None:
+def test_jobs_that_share_a_place_are_told_in_their_order(storage: Storage, who: Incarnation) -> None:
     jobs = jobs_in(limited(), 10)
     storage.enqueue(jobs)
     taken = chained(storage, who)
     assert ids(taken.claims) == ids(jobs[:6])
     assert [ids(chain) for chain in taken.chains] == [ids(jobs[0:6:2]), ids(jobs[1:6:2])]
-    assert chained(storage, who).claims == [], "both slots are taken"
+    assert chained(storage, who).claims == [], "both places are taken"
 
 
 def test_who_wants_no_chains_and_lines_without_a_key_have_none(storage: Storage, who: Incarnation) -> None:
@@ -391,7 +391,7 @@ def test_who_wants_no_chains_and_lines_without_a_key_have_none(storage: Storage,
     assert chained(storage, who).chains == ()
 
 
-def test_a_slot_is_taken_until_the_last_of_its_chain_has_ended(storage: Storage, who: Incarnation) -> None:
+def test_a_place_is_taken_until_the_last_of_its_chain_has_ended(storage: Storage, who: Incarnation) -> None:
     storage.enqueue(jobs_in(limited(limit=1), 8))
     (chain,) = chained(storage, who).chains
     for job in chain:
@@ -400,7 +400,7 @@ def test_a_slot_is_taken_until_the_last_of_its_chain_has_ended(storage: Storage,
     assert len(claim(storage, who)) == 1
 
 
-def test_a_slot_that_was_handed_over_is_taken_until_the_heir_has_ended(storage: Storage, who: Incarnation) -> None:
+def test_a_place_that_was_handed_over_is_taken_until_the_heir_has_ended(storage: Storage, who: Incarnation) -> None:
     storage.enqueue(jobs_in(limited(limit=1), 3))
     ((first, second, last),) = chained(storage, who).chains
     assert storage.lines.hand_over(last, first)
@@ -410,7 +410,7 @@ def test_a_slot_that_was_handed_over_is_taken_until_the_heir_has_ended(storage: 
     assert ids(claim(storage, who)) == [second.id]
 
 
-def test_a_slot_is_not_handed_over_by_who_has_none_nor_to_who_is_not_there(storage: Storage, who: Incarnation) -> None:
+def test_a_place_is_not_handed_over_by_who_has_none_nor_to_who_is_not_there(storage: Storage, who: Incarnation) -> None:
     storage.enqueue(jobs_in(limited(limit=1), 3))
     ((first, second, last),) = chained(storage, who).chains
     assert not storage.lines.hand_over(second, first)
@@ -421,7 +421,7 @@ def test_a_slot_is_not_handed_over_by_who_has_none_nor_to_who_is_not_there(stora
     end(storage, [second, last], Done())
 
 
-def test_chains_at_once_by_many_connections_never_share_a_slot(storage: Storage, url: str) -> None:
+def test_chains_at_once_by_many_connections_never_share_a_place(storage: Storage, url: str) -> None:
     count, pods = 400, 4
     storage.enqueue(jobs_in(limited(), count // 2))
     storage.enqueue(plain_jobs(count // 2, "parcels", line=limited()))
@@ -441,7 +441,7 @@ def test_chains_at_once_by_many_connections_never_share_a_slot(storage: Storage,
                 most = max(most, running["ann"])
             for chain in chains:
                 end(own, chain[:-1], Done())
-                with lock:  # none of its jobs runs any more when the slot is given back
+                with lock:  # none of its jobs runs any more when the place is given back
                     running["ann"] -= 1
                 end(own, chain[-1:], Done())
             with lock:
@@ -622,6 +622,6 @@ def test_an_ending_with_a_stale_token_changes_nothing(storage: Storage, who: Inc
     end(storage, [first], Released())
     (second,) = claim(storage, who)
     assert [e.claim for e in storage.finalize([Ending(first, Done())])] == [first]
-    assert slots(url) == [1]
+    assert places(url) == [1]
     end(storage, [second])
-    assert slots(url) == []
+    assert places(url) == []

@@ -126,7 +126,7 @@ def test_migrations_are_additive_and_numbered_alike_in_both_databases() -> None:
 def test_history_has_room_for_all_that_a_live_job_has_but_for_what_goes_with_its_claim(url: str) -> None:
     tables = columns(url)
     assert tables["job_history"] - tables["job"] == {"finished_at", "result"}
-    assert tables["job"] - tables["job_history"] == {"progress", "slot"}
+    assert tables["job"] - tables["job_history"] == {"progress", "place"}
 
 
 def test_both_databases_have_the_same_tables_and_columns(sqlite_url: str, pg_url: str) -> None:

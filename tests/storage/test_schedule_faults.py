@@ -1,4 +1,4 @@
-"""Two leaders at once, and leaders that die in the middle: every slot fires once, whole."""
+"""Two leaders at once, and leaders that die in the middle: every fire time fires once, whole."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.impl_free
 TERM = 5
 FIRST = datetime(2026, 1, 1, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
-SLOTS = 10_000
+FIRE_TIMES = 10_000
 BATCH = 200
 
 
@@ -36,34 +36,35 @@ def put(storage: Storage, url: str) -> Schedule:
 
 
 def firings(first: int, count: int) -> list[Firing]:
-    """Slots by their numbers. Each job's id is new, as no honest leader's would be: one stored twice would be seen."""
+    """Fire times by their numbers. Each job's id is new, as no honest leader's would be: one stored twice would be
+    seen."""
     return [
-        Firing(slot, NewJob(new_id(), "tick", b'"%s"' % slot.isoformat().encode(), "ticks"))
-        for slot in (FIRST + n * SECOND for n in range(first, first + count))
+        Firing(fire_time, NewJob(new_id(), "tick", b'"%s"' % fire_time.isoformat().encode(), "ticks"))
+        for fire_time in (FIRST + n * SECOND for n in range(first, first + count))
     ]
 
 
 def force(barrier: Any, url: str, schedule: Schedule) -> list[datetime]:
-    """Fire all slots as a leader does that knows of no other; those it fired."""
+    """Fire all fire times as a leader does that knows of no other; those it fired."""
     fired: list[datetime] = []
     with children.opened(url) as storage:
-        for first in range(0, SLOTS, BATCH):
+        for first in range(0, FIRE_TIMES, BATCH):
             batch = firings(first, BATCH)
-            barrier.wait(children.PATIENCE)  # both come with the same slots at the same moment
-            fired += storage.schedules.fire(TERM, schedule, batch, batch[-1].slot + SECOND).slots
+            barrier.wait(children.PATIENCE)  # both come with the same fire times at the same moment
+            fired += storage.schedules.fire(TERM, schedule, batch, batch[-1].at + SECOND).fire_times
     return fired
 
 
-def test_two_leaders_that_fire_ten_thousand_slots_at_once_fire_each_once(storage: Storage, url: str) -> None:
+def test_two_leaders_that_fire_ten_thousand_fire_times_at_once_fire_each_once(storage: Storage, url: str) -> None:
     schedule = put(storage, url)
     fired = children.race(force, [(url, schedule), (url, schedule)])
-    every = [FIRST + n * SECOND for n in range(SLOTS)]
+    every = [FIRST + n * SECOND for n in range(FIRE_TIMES)]
     assert sorted(fired[0] + fired[1]) == every
     payloads = Counter(row[0] for row in sql(url, "select cast(payload as text) from {job}"))
-    assert payloads == Counter(f'"{slot.isoformat()}"' for slot in every)
-    assert sql(url, "select count(*) from {schedule_slot} s join {job} j on j.id = s.job_id") == [(SLOTS,)]
+    assert payloads == Counter(f'"{fire_time.isoformat()}"' for fire_time in every)
+    assert sql(url, "select count(*) from {schedule_fire_time} s join {job} j on j.id = s.job_id") == [(FIRE_TIMES,)]
     found = storage.schedules.get("often")
-    assert found is not None and (found.next_at, found.last_slot) == (every[-1] + SECOND, every[-1])
+    assert found is not None and (found.next_at, found.last_fire_time) == (every[-1] + SECOND, every[-1])
 
 
 class Dying:
@@ -91,27 +92,27 @@ def counting(work: Any, dying: Dying) -> Any:
 
 
 def die_firing(_: Any, url: str, schedule: Schedule, behind: int) -> int:
-    """Fire three slots and die behind that statement; if there are not so many, how many there are."""
+    """Fire three fire times and die behind that statement; if there are not so many, how many there are."""
     dying = Dying(behind)
     with children.opened(url) as storage:
         change = storage.schedules._change  # type: ignore[attr-defined]
 
         def changing(work: Any, term: int | None) -> Any:
             def doomed(transaction: ScheduleChange) -> Any:
-                for verb in ("rows", "take_slots", "enqueue"):
+                for verb in ("rows", "take_fire_times", "enqueue"):
                     setattr(transaction, verb, counting(getattr(transaction, verb), dying))
                 return work(transaction)
 
             return change(doomed, term)
 
         storage.schedules._change = changing  # type: ignore[attr-defined]
-        assert len(storage.schedules.fire(TERM, schedule, firings(0, 3), FIRST + 3 * SECOND).slots) == 3
+        assert len(storage.schedules.fire(TERM, schedule, firings(0, 3), FIRST + 3 * SECOND).fire_times) == 3
     return dying.run
 
 
 def state(storage: Storage, url: str) -> tuple[Sequence[Any], ...]:
-    """How many slots and jobs there are, and the schedule."""
-    counts = [sql(url, f"select count(*) from {{{table}}}")[0][0] for table in ("schedule_slot", "job", "job_key")]
+    """How many fire times and jobs there are, and the schedule."""
+    counts = [sql(url, f"select count(*) from {{{table}}}")[0][0] for table in ("schedule_fire_time", "job", "job_key")]
     return (counts, storage.schedules.all())
 
 
@@ -128,7 +129,7 @@ def test_a_leader_that_dies_behind_any_statement_of_a_firing_has_fired_nothing(s
             assert state(storage, url) == before
         else:
             assert good, statements
-            assert statements == behind - 1 >= 4  # the schedule, the slots, the jobs, the next slot
+            assert statements == behind - 1 >= 4  # the schedule, the fire times, the jobs, the next fire time
             break
         finally:
             process.join()

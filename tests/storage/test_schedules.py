@@ -1,4 +1,5 @@
-"""Schedules as stored: adding, changing, pausing, firing. Slots are given by hand; tests/cluster has those of cron."""
+"""Schedules as stored: adding, changing, pausing, firing. Fire times are given by hand; tests/cluster has those of
+cron."""
 
 from __future__ import annotations
 
@@ -68,8 +69,8 @@ def job(**changes: Any) -> NewJob:
     return NewJob(new_id(), "tasks.report", b"{}", "reports")._replace(**changes)
 
 
-def firing(slot: datetime, **changes: Any) -> Firing:
-    return Firing(slot, job(**changes))
+def firing(fire_time: datetime, **changes: Any) -> Firing:
+    return Firing(fire_time, job(**changes))
 
 
 def jobs(storage: Storage) -> set[UUID]:
@@ -96,13 +97,13 @@ def test_putting_it_again_changes_nothing(storage: Storage) -> None:
 
 
 @pytest.mark.parametrize("change", [{"queue": "other"}, {"tags": ()}, {"payload": b"null"}, {"dedupe_key": None}])
-def test_a_change_keeps_the_next_slot(storage: Storage, change: dict[str, Any]) -> None:
+def test_a_change_keeps_the_next_fire_time(storage: Storage, change: dict[str, Any]) -> None:
     put(storage)
     assert put(storage, LONG_AGO + DAY, **change) == stored(full(**change), next_at=LONG_AGO, revision=2)
 
 
 @pytest.mark.parametrize("change", [{"expression": "5 3 * * *"}, {"timezone": "UTC"}])
-def test_another_time_finds_the_next_slot_anew_and_enables_it(storage: Storage, change: dict[str, Any]) -> None:
+def test_another_time_finds_the_next_fire_time_anew_and_enables_it(storage: Storage, change: dict[str, Any]) -> None:
     assert storage.schedules.disable(TERM, put(storage), "it is broken")
     assert put(storage, LONG_AGO + DAY, **change) == stored(full(**change), next_at=LONG_AGO + DAY, revision=2)
 
@@ -186,20 +187,20 @@ def test_pausing_and_resuming(storage: Storage) -> None:
     assert jobs(storage) == set()
 
 
-def test_firing_stores_the_slot_the_job_and_the_next_slot(storage: Storage) -> None:
+def test_firing_stores_the_fire_time_the_job_and_the_next_fire_time(storage: Storage) -> None:
     schedule = put(storage)
     fired = firing(LONG_AGO, dedupe_key="k", tags=("t",), run_at=LONG_AGO + timedelta(seconds=2))
     with during(storage) as moment:
         assert storage.schedules.fire(TERM, schedule, [fired], LONG_AGO + DAY) == Fired((LONG_AGO,))
     assert storage.schedules.get("nightly") == stored(
-        full(), next_at=LONG_AGO + DAY, last_slot=LONG_AGO, last_job=fired.job.id
+        full(), next_at=LONG_AGO + DAY, last_fire_time=LONG_AGO, last_job=fired.job.id
     )
-    assert storage.schedules.slots("nightly") == [FireTime(LONG_AGO, moment, fired.job.id, False)]
+    assert storage.schedules.fire_times("nightly") == [FireTime(LONG_AGO, moment, fired.job.id, False)]
     found = storage.get([fired.job.id])[fired.job.id]
     assert (found.dedupe_key, found.tags, found.run_at) == ("k", ("t",), LONG_AGO + timedelta(seconds=2))
 
 
-def test_a_slot_that_has_fired_does_not_fire_again_whatever_the_schedule_says(storage: Storage, url: str) -> None:
+def test_a_fire_time_that_has_fired_does_not_fire_again_whatever_the_schedule_says(storage: Storage, url: str) -> None:
     """Its row alone prevents that: here the clock has been set back, or somebody has made the schedule anew."""
     schedule = put(storage)
     first = [firing(LONG_AGO), firing(LONG_AGO + DAY)]
@@ -215,18 +216,18 @@ def test_a_slot_that_has_fired_does_not_fire_again_whatever_the_schedule_says(st
         assert jobs(storage) == {each.job.id for each in first}
 
 
-def test_a_slot_before_the_next_one_does_not_fire_even_if_its_row_is_gone(storage: Storage, url: str) -> None:
+def test_a_fire_time_before_the_next_one_does_not_fire_even_if_its_row_is_gone(storage: Storage, url: str) -> None:
     schedule = put(storage)
     storage.schedules.fire(TERM, schedule, [firing(LONG_AGO)], LONG_AGO + DAY)
-    age(url, "schedule_slot", "fired_at", 1000)
+    age(url, "schedule_fire_time", "fired_at", 1000)
     assert storage.schedules.prune(TERM, keep=999) == 1
-    assert storage.schedules.slots("nightly") == []
+    assert storage.schedules.fire_times("nightly") == []
     late = [firing(LONG_AGO), firing(LONG_AGO + DAY)]
     assert storage.schedules.fire(TERM, schedule, late, LONG_AGO + 2 * DAY) == Fired((LONG_AGO + DAY,))
     # One that comes even later has nothing to fire, and does not set the schedule back.
     assert storage.schedules.fire(TERM, schedule, [firing(LONG_AGO)], LONG_AGO + DAY) == Fired()
     found = storage.schedules.get("nightly")
-    assert found is not None and (found.next_at, found.last_slot) == (LONG_AGO + 2 * DAY, LONG_AGO + DAY)
+    assert found is not None and (found.next_at, found.last_fire_time) == (LONG_AGO + 2 * DAY, LONG_AGO + DAY)
     assert len(jobs(storage)) == 2
 
 
@@ -241,28 +242,28 @@ def test_a_schedule_that_was_changed_or_removed_meanwhile_does_not_fire_what_it_
     assert jobs(storage) == set()
 
 
-def test_a_slot_is_skipped_while_the_job_of_an_earlier_one_is_active(storage: Storage) -> None:
+def test_a_fire_time_is_skipped_while_the_job_of_an_earlier_one_is_active(storage: Storage) -> None:
     schedule = put(storage)
     first, second, third = (firing(LONG_AGO + n * DAY, dedupe_key="cron:nightly") for n in range(3))
-    storage.schedules.fire(TERM, schedule, [first], second.slot)
-    assert storage.schedules.fire(TERM, schedule, [second], third.slot) == Fired((second.slot,), (second.slot,))
+    storage.schedules.fire(TERM, schedule, [first], second.at)
+    assert storage.schedules.fire(TERM, schedule, [second], third.at) == Fired((second.at,), (second.at,))
     found = storage.schedules.get("nightly")
     assert found is not None
-    assert (found.last_slot, found.last_job, found.last_skipped) == (second.slot, first.job.id, True)
-    assert [(each.slot, each.job, each.skipped) for each in storage.schedules.slots("nightly")] == [
-        (second.slot, first.job.id, True),
-        (first.slot, first.job.id, False),
+    assert (found.last_fire_time, found.last_job, found.last_skipped) == (second.at, first.job.id, True)
+    assert [(each.at, each.job, each.skipped) for each in storage.schedules.fire_times("nightly")] == [
+        (second.at, first.job.id, True),
+        (first.at, first.job.id, False),
     ]
     who = storage.register("ada", ["reports"], "north", 1)
     storage.finalize([Ending(claim, Done()) for claim in storage.claim(who, "reports", 9)])
-    assert storage.schedules.fire(TERM, schedule, [third], LONG_AGO + 9 * DAY) == Fired((third.slot,))
+    assert storage.schedules.fire(TERM, schedule, [third], LONG_AGO + 9 * DAY) == Fired((third.at,))
     assert {id_: each.status for id_, each in storage.get(jobs(storage)).items()} == {
         first.job.id: Status.DONE,
         third.job.id: Status.PENDING,
     }
 
 
-def test_of_several_slots_with_one_key_the_first_has_the_job(storage: Storage) -> None:
+def test_of_several_fire_times_with_one_key_the_first_has_the_job(storage: Storage) -> None:
     schedule = put(storage)
     both = [firing(LONG_AGO + n * DAY, dedupe_key="cron:nightly") for n in range(2)]
     assert storage.schedules.fire(TERM, schedule, both, LONG_AGO + 2 * DAY) == Fired(
@@ -271,7 +272,7 @@ def test_of_several_slots_with_one_key_the_first_has_the_job(storage: Storage) -
     assert jobs(storage) == {both[0].job.id}
 
 
-def test_missed_slots_that_are_not_made_up_for_only_move_the_schedule_on(storage: Storage) -> None:
+def test_missed_fire_times_that_are_not_made_up_for_only_move_the_schedule_on(storage: Storage) -> None:
     schedule = put(storage)
     assert storage.schedules.fire(TERM, schedule, [], LONG_AGO + 9 * DAY) == Fired()
     assert storage.schedules.get("nightly") == stored(full(), next_at=LONG_AGO + 9 * DAY)
@@ -287,15 +288,15 @@ def test_a_leader_of_another_term_changes_nothing(storage: Storage, url: str) ->
         storage.schedules.disable(TERM, schedule, "why")
     with pytest.raises(LostLease):
         storage.schedules.prune(TERM, keep=0)
-    assert (storage.schedules.all(), storage.schedules.slots("nightly"), jobs(storage)) == (before, [], set())
+    assert (storage.schedules.all(), storage.schedules.fire_times("nightly"), jobs(storage)) == (before, [], set())
 
 
-def test_old_slots_are_pruned_a_batch_at_a_time(storage: Storage, url: str) -> None:
+def test_old_fire_times_are_pruned_a_batch_at_a_time(storage: Storage, url: str) -> None:
     schedule = put(storage)
-    slots = [LONG_AGO + n * DAY for n in range(5)]
-    storage.schedules.fire(TERM, schedule, [firing(slot) for slot in slots], LONG_AGO + 5 * DAY)
+    fire_times = [LONG_AGO + n * DAY for n in range(5)]
+    storage.schedules.fire(TERM, schedule, [firing(fire_time) for fire_time in fire_times], LONG_AGO + 5 * DAY)
     assert storage.schedules.prune(TERM) == 0
-    age(url, "schedule_slot", "fired_at", 8 * 86_400, "skipped = false")
+    age(url, "schedule_fire_time", "fired_at", 8 * 86_400, "skipped = false")
     storage.schedules.fire(TERM, schedule, [firing(LONG_AGO + 5 * DAY)], LONG_AGO + 6 * DAY)
     assert [storage.schedules.prune(TERM, n=3) for _ in range(3)] == [3, 2, 0]
-    assert [each.slot for each in storage.schedules.slots("nightly")] == [LONG_AGO + 5 * DAY]
+    assert [each.at for each in storage.schedules.fire_times("nightly")] == [LONG_AGO + 5 * DAY]

@@ -4,11 +4,11 @@ A job belongs to a line if it has a concurrency key, a partition or a budget; ev
 so a line is open or closed as a whole. Lines of a queue take turns, and its plain jobs take theirs as one more line.
 Within a line jobs go by (priority, run_at, id).
 
-How many claims of a key there are is nowhere counted: each has a slot, a number from 1 to the limit, in its own row,
-and no two may have the same. So no path on which a claim ends can keep its slot, and none can go beyond the limit.
+How many claims of a key there are is nowhere counted: each has a place, a number from 1 to the limit, in its own row,
+and no two may have the same. So no path on which a claim ends can keep its place, and none can go beyond the limit.
 
-Who claims may have several jobs share a slot, a chain: it runs them one after the other, and ends the last, which has
-the slot in its row, after all others. What is to be ended before these is handed over to one of them first.
+Who claims may have several jobs share a place, a chain: it runs them one after the other, and ends the last, which has
+the place in its row, after all others. What is to be ended before these is handed over to one of them first.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from forge.job import Claim
 from forge.storage.contract.values import Incarnation
 from forge.storage.shared.low_water import MOST_BYTES
 
-__all__ = ["FIRST", "LineClaims", "LineStore", "Place", "Turn", "Turns"]
+__all__ = ["FIRST", "LineClaims", "LineLevel", "LineStore", "Turn", "Turns"]
 
-Place = tuple[str, int]  # a line, and a priority in it
-FIRST: Place = ("", -32_768)  # before all lines
+LineLevel = tuple[str, int]  # a line, and a priority in it
+FIRST: LineLevel = ("", -32_768)  # before all lines
 
 
 class Turns:
@@ -35,7 +35,7 @@ class Turns:
     def __init__(self) -> None:
         self.after = FIRST  # the next walk starts behind it,
         self.origin = FIRST  # and has come around when it is here: since then nothing was found
-        self.closed = False  # a line cannot go on, or perhaps not: for want of a slot, or of tokens
+        self.closed = False  # a line cannot go on, or perhaps not: for want of a place, or of tokens
         self.scopes: frozenset[str] = frozenset()  # budgets that lines of this queue want tokens of
         self.seen = 1  # lines with due jobs
         self.owed = 0.0  # jobs that the plain ones may have before the others
@@ -68,13 +68,13 @@ class Turn(NamedTuple):
 
     claims: list[Claim]
     spent: Mapping[str, int]  # tokens by budget
-    after: Place | None  # where the next one starts; None: where this one did
+    after: LineLevel | None  # where the next one starts; None: where this one did
     around: bool  # it saw all lines that it had to
     empty: frozenset[str]  # budgets without a token that lines want one of
     closed: bool  # some line could not go on, or may not be able to now
     seen: int  # lines with due jobs
     hungry: bool  # some line had its whole share, and may have more
-    chains: list[list[Claim]]  # those of the claims that share a slot, in the order in which they are to run
+    chains: list[list[Claim]]  # those of the claims that share a place, in the order in which they are to run
 
 
 class LineClaims(NamedTuple):
@@ -83,7 +83,7 @@ class LineClaims(NamedTuple):
     claims: list[Claim]
     spent: dict[str, int]  # tokens by budget
     more: bool  # there may be more, or not all lines have been looked at
-    chains: tuple[list[Claim], ...] = ()  # those of the claims that share a slot, in the order in which they are to run
+    chains: tuple[list[Claim], ...] = ()  # those of the claims that share a place, in the order in which to run them
 
     def add(self, turn: Turn, left: dict[str, int] | None) -> LineClaims:
         """With what one more walk has brought; what it has spent is no longer left."""
@@ -113,12 +113,12 @@ class LineStore(abc.ABC):
 
         Lines with a budget get as many as `allowed` has tokens for, and none of a budget that it does not name; without
         it budgets are not heeded. None while the queue is paused or cooling down. `most_bytes` is as in
-        `Storage.claim`. Up to `behind` jobs share a slot of their key: of each of the answer's `chains` no two may run
+        `Storage.claim`. Up to `behind` jobs share a place of their key: of each of the answer's `chains` no two may run
         at once, and the last may be ended when all others have been, or `hand_over` has been called."""
 
     @abc.abstractmethod
     def hand_over(self, last: Claim, heir: Claim) -> bool:
-        """Give the slot that the last job of a chain has to another one of the same chain. False: that could not be,
+        """Give the place that the last job of a chain has to another one of the same chain. False: that could not be,
         for one of the two is not what it was."""
 
     @abc.abstractmethod

@@ -1,7 +1,9 @@
-"""Schedules as stored, and what a storage does with them. When they come due is not its business: it is given slots.
+"""Schedules as stored, and what a storage does with them. When they come due is not its business: it is given fire
+times.
 
-Firing is one transaction: the slots, which are unique, the jobs, and the next slot. Whatever leaders believe, a slot
-fires once: not below its schedule's `next_at`, not where its row is there already, and the job's id is made of it.
+Firing is one transaction: the fire times, which are unique, the jobs, and the next fire time. Whatever leaders believe,
+a fire time fires once: not below its schedule's `next_at`, not where its row is there already, and the job's id is made
+of it.
 """
 
 from __future__ import annotations
@@ -31,10 +33,10 @@ __all__ = [
     "Synced",
 ]
 
-CatchUp = Literal["one", "all", "none"]  # which slots that were missed are made up for
+CatchUp = Literal["one", "all", "none"]  # which fire times that were missed are made up for
 Source = Literal["config", "code", "runtime"]  # who says so, and may change it
 
-SLOTS_KEPT = 7 * 86_400.0  # seconds that fired slots can be looked at
+FIRE_TIMES_KEPT = 7 * 86_400.0  # seconds that those which have fired can be looked at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,11 +53,11 @@ class NewSchedule:
     max_attempts: int = 5
     timeout: int = 600
     keep_result: int | None = None
-    dedupe_key: str | None = None  # a slot is skipped while an active job has it
+    dedupe_key: str | None = None  # a fire time is skipped while an active job has it
     unique_for: int | None = None
     tags: tuple[str, ...] = ()
     catch_up: CatchUp = "one"
-    jitter: float = 0.0  # seconds: each job runs up to this long after its slot
+    jitter: float = 0.0  # seconds: each job runs up to this long after its fire time
     source: Source = "runtime"
     line: Line | None = None  # of its jobs
     project: str = ""  # whose it is, if it is declared
@@ -74,7 +76,7 @@ class NewSchedule:
 
 
 class Pause(NamedTuple):
-    """When a schedule was paused: slots in (since, until] do not fire."""
+    """When a schedule was paused: fire times in (since, until] do not fire."""
 
     since: datetime
     until: datetime
@@ -86,13 +88,13 @@ class Schedule(NewSchedule):
 
     paused: bool = False
     disabled: str | None = None  # why it cannot come due
-    next_at: datetime | None = None  # its next slot; jitter comes on top
-    last_slot: datetime | None = None
-    last_job: UUID | None = None  # of that slot; of a skipped one, the job that was still active
+    next_at: datetime | None = None  # its next fire time; jitter comes on top
+    last_fire_time: datetime | None = None
+    last_job: UUID | None = None  # of that fire time; of a skipped one, the job that was still active
     last_skipped: bool = False
     revision: int = 1  # of what it says
     paused_at: datetime | None = None
-    pauses: tuple[Pause, ...] = ()  # that are over, as long as slots before them may not have fired
+    pauses: tuple[Pause, ...] = ()  # that are over, as long as fire times before them may not have fired
 
     @property
     def state(self) -> str:
@@ -103,7 +105,7 @@ class Schedule(NewSchedule):
 
 
 class Seeded(NamedTuple):
-    """A schedule that is wanted, and its next slot if it is new or says another time."""
+    """A schedule that is wanted, and its next fire time if it is new or says another time."""
 
     new: NewSchedule
     next_at: datetime | None
@@ -111,25 +113,25 @@ class Seeded(NamedTuple):
 
 
 class Firing(NamedTuple):
-    """One slot, and the job to be stored with it."""
+    """One fire time, and the job to be stored with it."""
 
-    slot: datetime
+    at: datetime
     job: NewJob
 
 
 class Fired(NamedTuple):
     """What came of firing."""
 
-    slots: tuple[datetime, ...] = ()  # that fired now, skipped ones included
+    fire_times: tuple[datetime, ...] = ()  # that fired now, skipped ones included
     skipped: tuple[datetime, ...] = ()  # that found an earlier job still active
 
 
 class Due(NamedTuple):
-    """Schedules whose next slot is past, by the database's clock."""
+    """Schedules whose next fire time is past, by the database's clock."""
 
     now: datetime
     schedules: list[Schedule]
-    soonest: datetime | None = None  # the next slot of any, due or not
+    soonest: datetime | None = None  # the next fire time of any, due or not
 
 
 class Synced(NamedTuple):
@@ -143,9 +145,9 @@ class Synced(NamedTuple):
 
 
 class FireTime(NamedTuple):
-    """A slot that has fired."""
+    """One that has passed, and what came of it."""
 
-    slot: datetime
+    at: datetime
     fired_at: datetime
     job: UUID  # of a skipped one, the job that was still active
     skipped: bool
@@ -165,7 +167,7 @@ class ScheduleStore(abc.ABC):
     @abc.abstractmethod
     def put(self, wanted: Seeded) -> Schedule:
         """Add a schedule, or change the one of that name; the answer is what is stored. One of the configuration or of
-        code stays as it is, unless `wanted` is of that source too. Its next slot stays unless its time changed."""
+        code stays as it is, unless `wanted` is of that source too. Its next fire time stays unless its time changed."""
 
     @abc.abstractmethod
     def pause(self, name: str) -> bool:
@@ -173,8 +175,8 @@ class ScheduleStore(abc.ABC):
 
     @abc.abstractmethod
     def resume(self, schedule: Schedule, next_at: datetime, pauses: Sequence[Pause] = ()) -> bool:
-        """Let it come due from this slot on but for these pauses, also if it was disabled. False: it has changed or
-        gone, or is not in the state any more that this says."""
+        """Let it come due from this fire time on but for these pauses, also if it was disabled. False: it has changed
+        or gone, or is not in the state any more that this says."""
 
     @abc.abstractmethod
     def remove(self, name: str, *, declared: bool = False) -> bool:
@@ -185,8 +187,8 @@ class ScheduleStore(abc.ABC):
         """Have exactly these of what this project declares. Others stay unless their name is among them."""
 
     @abc.abstractmethod
-    def slots(self, name: str, n: int = 20) -> list[FireTime]:
-        """The latest slots that fired, newest first."""
+    def fire_times(self, name: str, n: int = 20) -> list[FireTime]:
+        """The latest that have passed, newest first."""
 
     @abc.abstractmethod
     def due(self, n: int = 100) -> Due:
@@ -194,13 +196,13 @@ class ScheduleStore(abc.ABC):
 
     @abc.abstractmethod
     def fire(self, term: int, schedule: Schedule, firings: Sequence[Firing], next_at: datetime) -> Fired:
-        """Store the slots, their jobs and the next slot, all or nothing. Nothing at all if the schedule has changed, is
-        paused or gone; of the slots, none that fired before."""
+        """Store the fire times, their jobs and the next fire time, all or nothing. Nothing at all if the schedule has
+        changed, is paused or gone; of the fire times, none that fired before."""
 
     @abc.abstractmethod
     def disable(self, term: int, schedule: Schedule, reason: str) -> bool:
         """It cannot come due, and why. False: it has changed meanwhile."""
 
     @abc.abstractmethod
-    def prune(self, term: int, keep: float = SLOTS_KEPT, n: int = 1000) -> int:
-        """Forget up to n slots that fired more than `keep` seconds ago; how many."""
+    def prune(self, term: int, keep: float = FIRE_TIMES_KEPT, n: int = 1000) -> int:
+        """Forget up to n fire times that passed more than `keep` seconds ago; how many."""

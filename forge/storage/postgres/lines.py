@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from psycopg import Rollback
 from psycopg.pq.abc import PGresult
 
 from forge import fastpath
 from forge.job import Claim
-from forge.storage.contract import Incarnation, Step
-from forge.storage.contract.lines import Place, Turn
+from forge.storage.contract import Incarnation, Query, Step
+from forge.storage.contract.lines import LineLevel, Turn
 from forge.storage.postgres.claims import PostgresClaims
 from forge.storage.postgres.database import PostgresConnection, pipeline
 from forge.storage.postgres.rows import raw_rows
@@ -22,7 +23,7 @@ from forge.storage.shared.walking import WalkedLines, chains_of, steps_for
 __all__ = ["PostgresLineStore"]
 
 _CLAIM = slice(7, 17)  # the columns of a claim, behind those of the walk
-_SLOT = slice(18, 20)  # the key and the slot that it shares with others, if it may
+_PLACE = slice(18, 20)  # the key and the place that it shares with others, if it may
 
 
 class PostgresLineStore(WalkedLines):
@@ -35,15 +36,15 @@ class PostgresLineStore(WalkedLines):
         return {queue for (queue,) in self._claims.ask(Step(self._queries.line_queues, {}))}
 
     def hand_over(self, last: Claim, heir: Claim) -> bool:
-        def of(claim: Claim) -> dict[str, object]:
-            return {"id": claim.id, "claim": claim.token}
+        def ask(conn: PostgresConnection, query: Query, claim: Claim, **params: int) -> Any:
+            return pipeline(conn, [Step(query, {"id": claim.id, "claim": claim.token, **params})])[0].fetchone()
 
         def work(conn: PostgresConnection) -> bool:
             took = None
             with conn.transaction():  # one after the other: no index lets both have it for a moment
-                held = pipeline(conn, [Step(self._queries.let_go_of_slot, of(last))])[0].fetchone()
+                held = ask(conn, self._queries.let_go_of_place, last)
                 if held is not None:
-                    took = pipeline(conn, [Step(self._queries.take_slot, {**of(heir), "slot": held[0]})])[0].fetchone()
+                    took = ask(conn, self._queries.take_place, heir, place=held[0])
                 if took is None:
                     raise Rollback
             return took is not None
@@ -56,7 +57,7 @@ class PostgresLineStore(WalkedLines):
         queue: str,
         n: int,
         most_bytes: int,
-        way: tuple[Place, Place],
+        way: tuple[LineLevel, LineLevel],
         allowed: Mapping[str, int] | None,
         behind: int,
     ) -> Turn:
@@ -98,5 +99,5 @@ def _read(result: PGresult, token: int, queue: str) -> Turn:
         closed=closed,
         seen=seen,
         hungry=hungry,
-        chains=chains_of(claims, [row[_SLOT] for row in found]),
+        chains=chains_of(claims, [row[_PLACE] for row in found]),
     )

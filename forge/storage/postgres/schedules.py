@@ -33,9 +33,11 @@ class _PostgresChange(ScheduleChange):
     def rows(self, query: str, /, **params: Any) -> Sequence[Row]:
         return pipeline(self._conn, [Step(getattr(self._queries, query), params)])[0].fetchall()
 
-    def take_slots(self, name: str, firings: Sequence[Firing]) -> set[datetime]:
-        slots, jobs = [each.slot for each in firings], [each.job.id for each in firings]
-        return {row[0].astimezone(UTC) for row in self.rows("take_slots", name=name, slots=slots, jobs=jobs)}
+    def take_fire_times(self, name: str, firings: Sequence[Firing]) -> set[datetime]:
+        fire_times, jobs = [each.at for each in firings], [each.job.id for each in firings]
+        return {
+            row[0].astimezone(UTC) for row in self.rows("take_fire_times", name=name, fire_times=fire_times, jobs=jobs)
+        }
 
     def enqueue(self, jobs: Sequence[NewJob]) -> list[Receipt]:
         # Planned by index: with a plan made while the table was empty, ids would be looked for in the whole backlog.
@@ -65,16 +67,16 @@ class PostgresScheduleStore(PostgresFacet, SqlSchedules):
 
     def _schedule(self, row: Row) -> Schedule:
         found = dict(zip(_NAMES, row, strict=False))
-        for name in ("next_at", "last_slot", "paused_at"):
+        for name in ("next_at", "last_fire_time", "paused_at"):
             found[name] = found[name] and self._time(found[name])
         found["pauses"] = pauses_of(found["pauses"])
         found["tags"] = tuple(found["tags"] or ())
         found["line"] = None if found["line"] is None else Line(*orjson.loads(found["line"]))
         return Schedule(**found)
 
-    def _slot(self, row: Row) -> FireTime:
-        slot, fired_at, job, skipped = row
-        return FireTime(self._time(slot), self._time(fired_at), uuid_of(job), skipped)
+    def _fire_time(self, row: Row) -> FireTime:
+        fire_time, fired_at, job, skipped = row
+        return FireTime(self._time(fire_time), self._time(fired_at), uuid_of(job), skipped)
 
     def _time(self, value: Any) -> datetime:
         found: datetime = value.astimezone(UTC)

@@ -12,7 +12,7 @@ import orjson
 
 from forge.job import Deduped, NewJob, Receipt
 from forge.storage.contract.schedules import (
-    SLOTS_KEPT,
+    FIRE_TIMES_KEPT,
     Due,
     Fired,
     FireTime,
@@ -46,8 +46,8 @@ class ScheduleChange(abc.ABC):
         """Run a named query."""
 
     @abc.abstractmethod
-    def take_slots(self, name: str, firings: Sequence[Firing]) -> set[datetime]:
-        """Write the slots; those that were not there."""
+    def take_fire_times(self, name: str, firings: Sequence[Firing]) -> set[datetime]:
+        """Write the fire times; those that were not there."""
 
     @abc.abstractmethod
     def enqueue(self, jobs: Sequence[NewJob]) -> list[Receipt]:
@@ -78,8 +78,8 @@ class SqlSchedules(ScheduleStore):
         """A row of `schedule_columns`, and more perhaps."""
 
     @abc.abstractmethod
-    def _slot(self, row: Row) -> FireTime:
-        """A row of `schedule_slots`."""
+    def _fire_time(self, row: Row) -> FireTime:
+        """A row of `schedule_fire_times`."""
 
     @abc.abstractmethod
     def _time(self, value: Any) -> datetime:
@@ -143,8 +143,8 @@ class SqlSchedules(ScheduleStore):
 
         return self._change(work)
 
-    def slots(self, name: str, n: int = 20) -> list[FireTime]:
-        return [self._slot(row) for row in self._read("schedule_slots", name=name, n=n)]
+    def fire_times(self, name: str, n: int = 20) -> list[FireTime]:
+        return [self._fire_time(row) for row in self._read("schedule_fire_times", name=name, n=n)]
 
     def due(self, n: int = 100) -> Due:
         found = self._read("due_schedules", n=n)
@@ -163,18 +163,18 @@ class SqlSchedules(ScheduleStore):
             if not standing:
                 return Fired()
             since = self._time(standing[0][0])
-            free = change.take_slots(schedule.name, [each for each in firings if each.slot >= since])
-            taken = [each for each in firings if each.slot in free]
+            free = change.take_fire_times(schedule.name, [each for each in firings if each.at >= since])
+            taken = [each for each in firings if each.at in free]
             receipts = change.enqueue([each.job for each in taken]) if taken else []
             fired = [
-                (each.slot, receipt.id, isinstance(receipt, Deduped))
+                (each.at, receipt.id, isinstance(receipt, Deduped))
                 for each, receipt in zip(taken, receipts, strict=True)
             ]
-            for slot, job, skipped in fired:
+            for fire_time, job, skipped in fired:
                 if skipped:
-                    params = {"slot": self._written(slot), "job": self._written(job)}
-                    change.rows("skip_slot", name=schedule.name, **params)
-            last = dict(zip(("slot", "job", "skipped"), fired[-1] if fired else (None,) * 3, strict=True))
+                    params = {"fire_time": self._written(fire_time), "job": self._written(job)}
+                    change.rows("skip_fire_time", name=schedule.name, **params)
+            last = dict(zip(("fire_time", "job", "skipped"), fired[-1] if fired else (None,) * 3, strict=True))
             params = {key: self._written(value) for key, value in {**last, "next_at": next_at}.items()}
             change.rows("advance_schedule", name=schedule.name, **params)
             return Fired(tuple(each[0] for each in fired), tuple(each[0] for each in fired if each[2]))
@@ -185,5 +185,5 @@ class SqlSchedules(ScheduleStore):
         params = {"name": schedule.name, "revision": schedule.revision, "reason": reason}
         return self._change(lambda change: bool(change.rows("disable_schedule", **params)), term)
 
-    def prune(self, term: int, keep: float = SLOTS_KEPT, n: int = 1000) -> int:
-        return self._change(lambda change: len(change.rows("prune_slots", keep=float(keep), n=n)), term)
+    def prune(self, term: int, keep: float = FIRE_TIMES_KEPT, n: int = 1000) -> int:
+        return self._change(lambda change: len(change.rows("prune_fire_times", keep=float(keep), n=n)), term)

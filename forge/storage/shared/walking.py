@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from forge.errors import DatabaseError
 from forge.job import Claim
-from forge.storage.contract.lines import LineClaims, LineStore, Place, Turn, Turns
+from forge.storage.contract.lines import LineClaims, LineLevel, LineStore, Turn, Turns
 from forge.storage.contract.storage import Storage
 from forge.storage.contract.values import Incarnation
 from forge.storage.shared.low_water import MOST_BYTES, LowWater, full, payload_bytes
@@ -60,20 +60,20 @@ class WalkedLines(LineStore):
         queue: str,
         n: int,
         most_bytes: int,
-        way: tuple[Place, Place],
+        way: tuple[LineLevel, LineLevel],
         allowed: Mapping[str, int] | None,
         behind: int,
     ) -> Turn:
-        """One walk of at most `steps_for(n)` steps, in a transaction of its own: from behind one place to the other,
+        """One walk of at most `steps_for(n)` steps, in a transaction of its own: from behind one level to the other,
         past the end of all lines if that is before; once around if they are the same."""
 
 
-def chains_of(claims: Sequence[Claim], slots: Sequence[tuple[str | None, int | None]]) -> list[list[Claim]]:
-    """Those of the claims, in the order of turns, that have a key and slot with others."""
+def chains_of(claims: Sequence[Claim], places: Sequence[tuple[str | None, int | None]]) -> list[list[Claim]]:
+    """Those of the claims, in the order of turns, that have a key and place with others."""
     found: dict[tuple[str, int], list[Claim]] = {}
-    for claim, (key, slot) in zip(claims, slots, strict=True):
-        if key is not None and slot is not None:
-            found.setdefault((key, slot), []).append(claim)
+    for claim, (key, place) in zip(claims, places, strict=True):
+        if key is not None and place is not None:
+            found.setdefault((key, place), []).append(claim)
     return [chain for chain in found.values() if len(chain) > 1]
 
 

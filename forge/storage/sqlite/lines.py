@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from forge import fastpath
 from forge.job import Claim
 from forge.storage.contract import Incarnation
-from forge.storage.contract.lines import FIRST, Place, Turn
+from forge.storage.contract.lines import FIRST, LineLevel, Turn
 from forge.storage.shared.statements import Queries
 from forge.storage.shared.walking import WalkedLines, chains_of, steps_for
 from forge.storage.sqlite.drivers import SqliteConnection
@@ -37,10 +37,10 @@ class Head(NamedTuple):
 class WalkStep:
     """A step of the walk."""
 
-    place: Place
+    level: LineLevel
     head: Head
     tokens: int
-    free: Sequence[int] | None  # slots of its key; None: it has none
+    free: Sequence[int] | None  # places of its key; None: it has none
     due: bool
     rows: list[int] = field(default_factory=list)  # of due jobs, its line's share at most
 
@@ -53,10 +53,10 @@ class WalkStep:
         return self.head.key is not None or self.head.scope is not None
 
     @property
-    def on(self) -> Place:
+    def on(self) -> LineLevel:
         """Where the walk goes on: behind all lines that share what this one cannot get."""
         if self.open:
-            return self.place
+            return self.level
         parts = self.head.line.split("|")
         return ("|".join(parts[:1] if self.tokens == 0 else parts[:2]) + "}", _LAST_PRIORITY)
 
@@ -80,11 +80,11 @@ class SqliteLineStore(SqliteFacet, WalkedLines):
     def hand_over(self, last: Claim, heir: Claim) -> bool:
         names = [{"id": claim.id.bytes, "token": claim.token} for claim in (last, heir)]
         with self._writer.writing() as (conn, _):
-            slots = [slot for name in names for (slot,) in conn.rows(self._sql.slot_of.sql, name)]
-            if len(slots) < 2 or not slots[0] or slots[1] != 0:
+            places = [place for name in names for (place,) in conn.rows(self._sql.place_of.sql, name)]
+            if len(places) < 2 or not places[0] or places[1] != 0:
                 return False
-            for name, slot in zip(names, (0, slots[0]), strict=True):
-                conn.rows(self._sql.change_slot.sql, {**name, "slot": slot})
+            for name, place in zip(names, (0, places[0]), strict=True):
+                conn.rows(self._sql.change_place.sql, {**name, "place": place})
             return True
 
     def _turn(
@@ -93,11 +93,11 @@ class SqliteLineStore(SqliteFacet, WalkedLines):
         queue: str,
         n: int,
         most_bytes: int,
-        way: tuple[Place, Place],
+        way: tuple[LineLevel, LineLevel],
         allowed: Mapping[str, int] | None,
         behind: int,
     ) -> Turn:
-        # Without a wait for the disk, also for slots: what undoes it, a failure of the machine, ends the jobs too.
+        # Without a wait for the disk, also for places: what undoes it, a failure of the machine, ends the jobs too.
         with self._writing(durable=False) as (conn, now):
             params = {"queue": queue, "pod": who.pod.id, "now": now}
             if not conn.rows(self._sql.lines_open.sql, params):
@@ -121,24 +121,24 @@ class _Walk:
         self._conn, self._sql, self._queue, self._now, self._n, self._allowed = conn, sql, queue, now, n, allowed
         self._behind = behind
         self._share = 0  # of each line
-        self._slots: dict[tuple[str, int | None], Sequence[int]] = {}  # free ones, by key and limit
+        self._places: dict[tuple[str, int | None], Sequence[int]] = {}  # free ones, by key and limit
 
-    def turn(self, who: Incarnation, most_bytes: int, after: Place, last: Place) -> Turn:
+    def turn(self, who: Incarnation, most_bytes: int, after: LineLevel, last: LineLevel) -> Turn:
         """Walk, share out, claim."""
         most = steps_for(self._n)
         steps = list(self._steps(after, last, most))
         choices = self._choices([step for step in steps if step.due])
         token = who.mint()
         chosen, claims = [], []
-        for choice, slot in self._granted(choices):
-            chosen.append((choice, slot))
+        for choice, place in self._granted(choices):
+            chosen.append((choice, place))
             claims.append(self._claim(token, choice))
             most_bytes -= len(claims[-1][_PAYLOAD].encode())
             if most_bytes <= 0:
                 break
-        # The last one of those that share a slot has it.
-        for (_, slot), choice in {(choice.step.head.key, slot): choice for choice, slot in chosen if slot}.items():
-            self._conn.rows(self._sql.give_slot.sql, {"row": choice.row, "slot": slot})
+        # The last one of those that share a place has it.
+        for (_, place), choice in {(choice.step.head.key, place): choice for choice, place in chosen if place}.items():
+            self._conn.rows(self._sql.give_place.sql, {"row": choice.row, "place": place})
         made = fastpath.claims(claims, token, self._queue)
         around = len(steps) < most
         seen = {choice.step.head.line for choice in choices}
@@ -151,10 +151,10 @@ class _Walk:
             closed=any(not step.open or (step.due and step.limited) for step in steps),
             seen=len(seen),
             hungry=any(choice.round >= self._share for choice in choices),
-            chains=chains_of(made, [(choice.step.head.key, slot) for choice, slot in chosen]),
+            chains=chains_of(made, [(choice.step.head.key, place) for choice, place in chosen]),
         )
 
-    def _steps(self, after: Place, last: Place, most: int) -> Iterator[WalkStep]:
+    def _steps(self, after: LineLevel, last: LineLevel, most: int) -> Iterator[WalkStep]:
         """From behind `after` to the end, and then from the beginning to `last`, unless that is on the way."""
         at, wrapped = after, after < last
         for _ in range(most):
@@ -169,7 +169,7 @@ class _Walk:
             yield step
             at = step.on
 
-    def _head(self, at: Place) -> Head | None:
+    def _head(self, at: LineLevel) -> Head | None:
         found = self._rows("next_head", line=at[0], priority=at[1])
         return Head(*found[0]) if found else None
 
@@ -181,11 +181,11 @@ class _Walk:
     def _free(self, head: Head) -> Sequence[int] | None:
         if head.key is None or head.most is None:
             return None
-        found = self._slots.get((head.key, head.most))
+        found = self._places.get((head.key, head.most))
         if found is None:
-            taken = {slot for (slot,) in self._rows("slots_taken", key=head.key)}
-            free = [slot for slot in range(1, head.most + 1) if slot not in taken]
-            found = self._slots[head.key, head.most] = tuple(free[: max(head.most - len(taken), 0)])
+            taken = {place for (place,) in self._rows("places_taken", key=head.key)}
+            free = [place for place in range(1, head.most + 1) if place not in taken]
+            found = self._places[head.key, head.most] = tuple(free[: max(head.most - len(taken), 0)])
         return found
 
     def _choices(self, due: Sequence[WalkStep]) -> list[Choice]:
@@ -194,7 +194,7 @@ class _Walk:
         had: Counter[str] = Counter()
         choices = []
         for i, step in enumerate(due):
-            line, priority = step.place
+            line, priority = step.level
             limit = min(share - had[line], step.tokens, self._room(step) if step.free is not None else share)
             for (row,) in self._rows("due_in_line", line=line, priority=priority, n=limit) if limit > 0 else ():
                 had[line] += 1
@@ -203,24 +203,24 @@ class _Walk:
         return choices
 
     def _granted(self, choices: Sequence[Choice]) -> list[tuple[Choice, int]]:
-        """Those for which there are slots and tokens, with the slot, which may be another's too; n at most."""
+        """Those for which there are places and tokens, with the place, which may be another's too; n at most."""
         tokens: Counter[str | None] = Counter()
-        slots: defaultdict[str | None, int] = defaultdict(int)
+        places: defaultdict[str | None, int] = defaultdict(int)
         granted: list[tuple[Choice, int]] = []
         for choice in choices:
             head, free = choice.step.head, choice.step.free
-            spent, used = tokens[head.scope], slots[head.key]
+            spent, used = tokens[head.scope], places[head.key]
             if (head.scope is not None and spent >= choice.step.tokens) or (
                 free is not None and used >= self._room(choice.step)
             ):
                 continue
             tokens[head.scope] += 1
-            slots[head.key] += 1
+            places[head.key] += 1
             granted.append((choice, free[used % len(free)] if free is not None else 0))
         return granted[: self._n]
 
     def _room(self, step: WalkStep) -> int:
-        """Jobs that its free slots are enough for."""
+        """Jobs that its free places are enough for."""
         return len(step.free or ()) * self._behind
 
     def _claim(self, token: int, choice: Choice) -> tuple[Any, ...]:
@@ -228,14 +228,14 @@ class _Walk:
         return self._conn.rows(self._sql.claim_in_line.sql, params)[0]
 
     @staticmethod
-    def _end(steps: Sequence[WalkStep], passed: set[str], after: Place, around: bool) -> Place:
+    def _end(steps: Sequence[WalkStep], passed: set[str], after: LineLevel, around: bool) -> LineLevel:
         """Before the first line that was open and got nothing, else behind the last that was open."""
         last = after
-        for before, step in zip([after, *(each.place for each in steps)], steps, strict=False):
+        for before, step in zip([after, *(each.level for each in steps)], steps, strict=False):
             if step.head.line in passed:
                 return before
             if step.open or not around:
-                last = step.place
+                last = step.level
         return last
 
     def _rows(self, name: str, /, **params: Any) -> list[tuple[Any, ...]]:

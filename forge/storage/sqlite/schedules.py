@@ -32,11 +32,11 @@ class _SqliteChange(ScheduleChange):
     def rows(self, query: str, /, **params: Any) -> Sequence[Row]:
         return self._conn.rows(getattr(self._sql, query).sql, params | {"now": self._now})
 
-    def take_slots(self, name: str, firings: Sequence[Firing]) -> set[datetime]:
+    def take_fire_times(self, name: str, firings: Sequence[Firing]) -> set[datetime]:
         return {
-            each.slot
+            each.at
             for each in firings
-            if self.rows("take_slot", name=name, slot=rows.micros(each.slot), job=each.job.id.bytes)
+            if self.rows("take_fire_time", name=name, fire_time=rows.micros(each.at), job=each.job.id.bytes)
         }
 
     def enqueue(self, jobs: Sequence[NewJob]) -> list[Receipt]:
@@ -72,7 +72,7 @@ class SqliteScheduleStore(SqliteFacet, SqlSchedules):
 
     def _schedule(self, row: Row) -> Schedule:
         found = dict(zip(_NAMES, row, strict=False))
-        for name in ("next_at", "last_slot", "paused_at"):
+        for name in ("next_at", "last_fire_time", "paused_at"):
             found[name] = None if found[name] is None else rows.as_datetime(found[name])
         found["payload"] = found["payload"].encode()
         found["pauses"] = pauses_of(found["pauses"])
@@ -82,9 +82,9 @@ class SqliteScheduleStore(SqliteFacet, SqlSchedules):
         found |= {name: bool(found[name]) for name in ("paused", "last_skipped")}
         return Schedule(**found)
 
-    def _slot(self, row: Row) -> FireTime:
-        slot, fired_at, job, skipped = row
-        return FireTime(rows.as_datetime(slot), rows.as_datetime(fired_at), rows.as_uuid(job), bool(skipped))
+    def _fire_time(self, row: Row) -> FireTime:
+        fire_time, fired_at, job, skipped = row
+        return FireTime(rows.as_datetime(fire_time), rows.as_datetime(fired_at), rows.as_uuid(job), bool(skipped))
 
     def _time(self, value: Any) -> datetime:
         return rows.as_datetime(value)

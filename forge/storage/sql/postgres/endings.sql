@@ -101,7 +101,7 @@ with t as (
       from verdict v
 ), back as (
     update forge.job j set status = v.status, run_at = v.run_at, attempts = v.attempts, crashes = v.crashes,
-                           errors = v.all_errors, claim = null, claimed_at = null, progress = null, slot = null
+                           errors = v.all_errors, claim = null, claimed_at = null, progress = null, place = null
       from noted v where j.id = v.id and j.id = any(:ids::uuid[]) and v.status in ('pending', 'failed')
 ), ended as (
     delete from forge.job j using noted v

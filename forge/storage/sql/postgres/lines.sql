@@ -8,7 +8,7 @@ select pg_advisory_xact_lock(hashtextextended('forge.lines ' || :queue::text, 0)
 -- A step of the walk in claim_lines: the first waiting job of the next line, or of the next priority in the same line.
 -- part: line_head
 select j.line, j.priority, j.run_at, j.rate_limit, j.concurrency_key, j.concurrency from forge.job j
-                where j.queue = :queue and j.line is not null and j.slot is null
+                where j.queue = :queue and j.line is not null and j.place is null
 
 -- Claim up to :n jobs of lines, behind lock_lines in the same transaction.
 --
@@ -22,13 +22,13 @@ select j.line, j.priority, j.run_at, j.rate_limit, j.concurrency_key, j.concurre
 -- all lines that share it. `offset 0` has each of these found once a step, and not once for each time that it is named.
 --
 -- Part, found, ranked, chosen. Open lines with due jobs get even shares of :n, in rounds: the first job of each line,
--- the second of each and so on. Those of one key get its free slots in that order, and those of one budget its tokens,
+-- the second of each and so on. Those of one key get its free places in that order, and those of one budget its tokens,
 -- so that neither is given twice.
 --
--- Chains. A slot is for up to :behind jobs, whoever claims them running one after the other. The last one has it in its
--- row, and the others, which are to end before, have 0: as long as one of them may run it is taken.
+-- Chains. A place is for up to :behind jobs, whoever claims them running one after the other. The last one has it in
+-- its row, and the others, which are to end before, have 0: as long as one of them may run it is taken.
 --
--- Claimed. A slot is on disk before anybody hears of it: a crash of the database that took it back would give it to
+-- Claimed. A place is on disk before anybody hears of it: a crash of the database that took it back would give it to
 -- somebody else while its job runs. A claim that took none need not wait for the disk, as in `claim`.
 --
 -- Last. The next claim starts before the first line that was open and got nothing, for which there was no room; else
@@ -36,14 +36,14 @@ select j.line, j.priority, j.run_at, j.rate_limit, j.concurrency_key, j.concurre
 --
 -- The answer has one row at least: where the next claim starts, whether the walk came around, which budgets were empty,
 -- whether any line was closed or may be now, how many had due jobs, whether any had a whole share of them; and then the
--- claim, its budget, its key and its slot, or nulls.
+-- claim, its budget, its key and its place, or nulls.
 -- name: claim_lines
 with recursive gate as materialized (
     select from (select) one
      where (select not q.paused and coalesce(q.throttled_until <= now(), true) from forge.queue q where q.name = :queue)
            is not false
        and exists (select from forge.pod where id = :claim::bigint >> 32 and reaped_at is null for key share)
-       and (select j.run_at from forge.job j where j.queue = :queue and j.line is not null and j.slot is null
+       and (select j.run_at from forge.job j where j.queue = :queue and j.line is not null and j.place is null
              order by j.run_at limit 1) <= now()
 ), ring(i, line, priority, wrapped, next_line, next_priority, scope, tokens, key, most, free, open, due) as (
     select 0, :after_line::text collate "C", :after_priority::smallint,
@@ -80,11 +80,11 @@ with recursive gate as materialized (
      cross join lateral (
         select case when h.concurrency_key is null then null
                     when h.concurrency_key = r.key and h.concurrency = r.most then r.free
-                    else (select array(select s from generate_series(1, h.concurrency::int) s where s <> all(g.slots)
-                                        limit greatest(h.concurrency - cardinality(g.slots), 0))
-                            from (select array(select s.slot::int from forge.job s
+                    else (select array(select s from generate_series(1, h.concurrency::int) s where s <> all(g.places)
+                                        limit greatest(h.concurrency - cardinality(g.places), 0))
+                            from (select array(select s.place::int from forge.job s
                                                 where s.concurrency_key = h.concurrency_key
-                                                  and s.slot > 0) as slots offset 0) g)
+                                                  and s.place > 0) as places offset 0) g)
                     end as free offset 0) k
      cross join lateral (select t.tokens > 0 and coalesce(cardinality(k.free) > 0, true) as open offset 0) o
      where r.i < :most::int
@@ -97,7 +97,7 @@ with recursive gate as materialized (
            row_number() over (partition by p.line order by d.priority, d.run_at, d.id) as round
       from part p cross join lateral (
         select j.ctid as address, {payload_size} as size, j.priority, j.run_at, j.id from forge.job j
-         where j.queue = :queue and j.line is not null and j.slot is null and j.line = p.line
+         where j.queue = :queue and j.line is not null and j.place is null and j.line = p.line
            and j.priority = p.priority and j.run_at <= now() and j.status in ('pending', 'failed')
          order by j.run_at, j.id limit least(p.share, p.tokens, cardinality(p.free) * :behind::int)
          for update skip locked) d
@@ -108,7 +108,7 @@ with recursive gate as materialized (
 ), chosen as materialized (
     select g.*, case when g.seat is not null
                       and row_number() over (partition by g.key, g.seat order by g.of_key desc) = 1
-                     then g.seat else 0 end as slot
+                     then g.seat else 0 end as place
       from (
         select r.address, r.i, r.line, r.scope, r.round, r.priority, r.key, r.of_key,
                r.free[(r.of_key - 1) % cardinality(r.free) + 1] as seat,
@@ -119,7 +119,7 @@ with recursive gate as materialized (
      where g.before < :most_bytes::bigint
 ), claimed as (
     update forge.job j set status = 'in_progress', attempts = j.attempts + 1, claim = :claim::bigint,
-                           claimed_at = now(), slot = c.slot
+                           claimed_at = now(), place = c.place
       from chosen c where j.ctid = c.address
     returning j.priority, j.run_at, j.id, j.kind, j.payload, j.attempts, j.max_attempts, j.timeout, j.keep_result,
               j.dedupe_key, c.scope, c.round, c.i, case when :behind::int > 1 then c.key end as key, c.seat
@@ -137,17 +137,18 @@ select r.line, r.priority, l.around, l.empty, l.closed, (select count(distinct l
        (select coalesce(bool_or(f.round >= f.share), false) from found f), c.priority, c.run_at, c.id, c.kind,
        c.payload, c.attempts, c.max_attempts, c.timeout, c.keep_result, c.dedupe_key, c.scope, c.key, c.seat
   from last l left join ring r on r.i = l.i left join claimed c on true
- where (select set_config('synchronous_commit', case when not exists (select from chosen where slot > 0) then 'off'
+ where (select set_config('synchronous_commit', case when not exists (select from chosen where place > 0) then 'off'
                                                      when s.now = 'off' then 'on' else s.now end, true)
           from current_setting('synchronous_commit') s(now)) is not null
  order by c.round, c.priority, c.i
 
--- A slot from one job of a chain to another.
--- name: let_go_of_slot
+-- A place from one job of a chain to another.
+-- name: let_go_of_place
 with held as materialized (
-    select id, slot from forge.job where id = :id::uuid and claim = :claim::bigint and slot > 0 for update
+    select id, place from forge.job where id = :id::uuid and claim = :claim::bigint and place > 0 for update
 )
-update forge.job j set slot = 0 from held where j.id = held.id returning held.slot
+update forge.job j set place = 0 from held where j.id = held.id returning held.place
 
--- name: take_slot
-update forge.job set slot = :slot::smallint where id = :id::uuid and claim = :claim::bigint and slot = 0 returning slot
+-- name: take_place
+update forge.job set place = :place::smallint where id = :id::uuid and claim = :claim::bigint and place = 0
+returning place

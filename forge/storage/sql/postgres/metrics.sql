@@ -93,7 +93,7 @@ select l.queue, l.priority, f.run_at, f.id, extract(epoch from now() - w.run_at)
 union all
 select q.queue, null, null, null, extract(epoch from now() - d.run_at)::float8, now()
   from forge.line_queue q cross join lateral (
-    select j.run_at from forge.job j where j.queue = q.queue and j.line is not null and j.slot is null
+    select j.run_at from forge.job j where j.queue = q.queue and j.line is not null and j.place is null
      order by j.run_at limit 1) d
 
 -- Each queue from there on, which are the marks here: what runs was first in line once, so it is found there, whatever
@@ -112,10 +112,10 @@ select n.queue, f.pending, f.scheduled, f.in_flight, f.retrying, f.seen
                  order by run_at, id limit :most::bigint) p
               where m.queue = n.queue limit :most::bigint)
             union all
-            (select status, run_at from forge.job where queue = n.queue and line is not null and slot is null
+            (select status, run_at from forge.job where queue = n.queue and line is not null and place is null
               order by run_at limit :most::bigint)
             union all
-            (select status, run_at from forge.job where queue = n.queue and slot is not null limit :most::bigint)) j) f
+            (select status, run_at from forge.job where queue = n.queue and place is not null limit :most::bigint)) j) f
  where f.seen > 0
 
 -- name: pages_of_jobs

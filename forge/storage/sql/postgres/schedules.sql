@@ -1,7 +1,7 @@
 -- part: schedule_columns
 s.name, s.expression, s.kind, s.payload, s.timezone, s.queue, s.priority, s.max_attempts, s.timeout, s.keep_result,
 s.dedupe_key, s.unique_for, s.tags, s.catch_up, s.jitter, s.source, s.line, s.project, s.paused, s.disabled, s.next_at,
-s.last_slot, s.last_job, s.last_skipped, s.revision, s.paused_at, s.pauses::text
+s.last_fire_time, s.last_job, s.last_skipped, s.revision, s.paused_at, s.pauses::text
 
 -- name: schedules
 select {schedule_columns} from forge.schedule s order by s.name
@@ -9,7 +9,7 @@ select {schedule_columns} from forge.schedule s order by s.name
 -- name: schedule
 select {schedule_columns} from forge.schedule s where s.name = :name
 
--- Due ones, the longest due first, with the next slot of all and the time by which they are due: one row at least,
+-- Due ones, the longest due first, with the next fire time of all and the time by which they are due: one row at least,
 -- without a name if there is none.
 -- name: due_schedules
 select {schedule_columns},
@@ -20,7 +20,7 @@ select {schedule_columns},
  order by s.next_at, s.name
 
 -- Add a schedule or change one of the sources :over, if there is anything to change. What it says of time decides
--- whether its next slot is found anew.
+-- whether its next fire time is found anew.
 -- name: put_schedule
 insert into forge.schedule as s (name, expression, kind, payload, timezone, queue, priority, max_attempts, timeout,
                                  keep_result, dedupe_key, unique_for, tags, catch_up, jitter, source, line, project,
@@ -74,33 +74,36 @@ returning name, pg_notify('forge.schedule', '')::text
 -- name: disable_schedule
 update forge.schedule set disabled = :reason::text where name = :name and revision = :revision::bigint returning name
 
--- Firing, first step: the schedule is still what it was when its slots were found, and nobody else fires it now.
+-- Firing, first step: the schedule is still what it was when its fire times were found, and nobody else fires it now.
 -- name: lock_schedule
 select next_at from forge.schedule
  where name = :name and revision = :revision::bigint and not paused and disabled is null for no key update
 
--- Second step: a slot that has fired before is not among those answered.
--- name: take_slots
-insert into forge.schedule_slot (schedule, slot, job_id)
-select :name, t.slot, t.job_id from unnest(:slots::timestamptz[], :jobs::uuid[]) t(slot, job_id)
-on conflict do nothing returning slot
+-- Second step: a fire time that has fired before is not among those answered.
+-- name: take_fire_times
+insert into forge.schedule_fire_time (schedule, fire_time, job_id)
+select :name, t.fire_time, t.job_id from unnest(:fire_times::timestamptz[], :jobs::uuid[]) t(fire_time, job_id)
+on conflict do nothing returning fire_time
 
 -- Third step, behind the jobs themselves.
--- name: skip_slot
-update forge.schedule_slot set skipped = true, job_id = :job::uuid where schedule = :name and slot = :slot::timestamptz
-returning slot
+-- name: skip_fire_time
+update forge.schedule_fire_time set skipped = true, job_id = :job::uuid
+ where schedule = :name and fire_time = :fire_time::timestamptz
+returning fire_time
 
 -- name: advance_schedule
 update forge.schedule
-   set next_at = greatest(next_at, :next_at::timestamptz), last_slot = coalesce(:slot::timestamptz, last_slot),
+   set next_at = greatest(next_at, :next_at::timestamptz),
+       last_fire_time = coalesce(:fire_time::timestamptz, last_fire_time),
        last_job = coalesce(:job::uuid, last_job), last_skipped = coalesce(:skipped::boolean, last_skipped)
  where name = :name returning name
 
--- name: schedule_slots
-select slot, fired_at, job_id, skipped from forge.schedule_slot where schedule = :name order by slot desc
+-- name: schedule_fire_times
+select fire_time, fired_at, job_id, skipped from forge.schedule_fire_time where schedule = :name order by fire_time desc
  limit :n::bigint
 
--- name: prune_slots
-delete from forge.schedule_slot where (schedule, slot) in (
-    select schedule, slot from forge.schedule_slot where fired_at < now() - make_interval(secs => :keep::float8)
-     order by fired_at limit :n::bigint) returning slot
+-- name: prune_fire_times
+delete from forge.schedule_fire_time where (schedule, fire_time) in (
+    select schedule, fire_time from forge.schedule_fire_time
+     where fired_at < now() - make_interval(secs => :keep::float8)
+     order by fired_at limit :n::bigint) returning fire_time

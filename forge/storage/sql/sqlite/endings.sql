@@ -39,7 +39,7 @@ select attempts, max_attempts, crashes, cancel_requested_at is not null, errors,
 -- name: give_back
 update forge_job set status = :status, run_at = :run_at, attempts = :attempts, crashes = :crashes, errors = :errors,
     claim = null,
-               claimed_at = null, progress = null, slot = null
+               claimed_at = null, progress = null, place = null
  where id = :id
 
 -- name: refund

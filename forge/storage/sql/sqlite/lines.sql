@@ -23,8 +23,8 @@ select * from (
      order by line, priority, run_at, id limit 1)
 limit 1
 
--- name: slots_taken
-select slot from forge_job indexed by forge_job_slot where concurrency_key = :key and slot > 0
+-- name: places_taken
+select place from forge_job indexed by forge_job_place where concurrency_key = :key and place > 0
 
 -- name: due_in_line
 select rowid from forge_job indexed by forge_job_line
@@ -32,15 +32,15 @@ select rowid from forge_job indexed by forge_job_line
    and run_at <= :now order by run_at, id limit :n
 
 -- name: claim_in_line
-update forge_job set status = 'in_progress', attempts = attempts + 1, claim = :token, claimed_at = :now, slot = 0
+update forge_job set status = 'in_progress', attempts = attempts + 1, claim = :token, claimed_at = :now, place = 0
  where rowid = :row returning {claim_columns}
 
--- name: give_slot
-update forge_job set slot = :slot where rowid = :row
+-- name: give_place
+update forge_job set place = :place where rowid = :row
 
--- A slot from one job of a chain to another.
--- name: slot_of
-select slot from forge_job where id = :id and claim = :token
+-- A place from one job of a chain to another.
+-- name: place_of
+select place from forge_job where id = :id and claim = :token
 
--- name: change_slot
-update forge_job set slot = :slot where id = :id and claim = :token
+-- name: change_place
+update forge_job set place = :place where id = :id and claim = :token

@@ -1,7 +1,7 @@
 -- part: schedule_columns
 s.name, s.expression, s.kind, s.payload, s.timezone, s.queue, s.priority, s.max_attempts, s.timeout, s.keep_result,
 s.dedupe_key, s.unique_for, s.tags, s.catch_up, s.jitter, s.source, s.line, s.project, s.paused, s.disabled, s.next_at,
-s.last_slot, s.last_job, s.last_skipped, s.revision, s.paused_at, s.pauses
+s.last_fire_time, s.last_job, s.last_skipped, s.revision, s.paused_at, s.pauses
 
 -- name: schedules
 select {schedule_columns} from forge_schedule s order by s.name
@@ -9,7 +9,7 @@ select {schedule_columns} from forge_schedule s order by s.name
 -- name: schedule
 select {schedule_columns} from forge_schedule s where s.name = :name
 
--- Due ones, the longest due first, with the next slot of all and the time by which they are due: one row at least,
+-- Due ones, the longest due first, with the next fire time of all and the time by which they are due: one row at least,
 -- without a name if there is none.
 -- name: due_schedules
 select {schedule_columns},
@@ -20,7 +20,7 @@ select {schedule_columns},
  order by s.next_at, s.name
 
 -- Add a schedule or change one of the sources :over, if there is anything to change. What it says of time decides
--- whether its next slot is found anew.
+-- whether its next fire time is found anew.
 -- name: put_schedule
 insert into forge_schedule as s (name, expression, kind, payload, timezone, queue, priority, max_attempts, timeout,
                                  keep_result, dedupe_key, unique_for, tags, catch_up, jitter, source, line, project,
@@ -68,30 +68,33 @@ returning name
 -- name: disable_schedule
 update forge_schedule set disabled = :reason where name = :name and revision = :revision returning name
 
--- Firing, first step: the schedule is still what it was when its slots were found.
+-- Firing, first step: the schedule is still what it was when its fire times were found.
 -- name: lock_schedule
 select next_at from forge_schedule where name = :name and revision = :revision and not paused and disabled is null
 
--- Second step: a slot that has fired before is not answered.
--- name: take_slot
-insert into forge_schedule_slot (schedule, slot, job_id, fired_at) values (:name, :slot, :job, :now)
-on conflict do nothing returning slot
+-- Second step: a fire time that has fired before is not answered.
+-- name: take_fire_time
+insert into forge_schedule_fire_time (schedule, fire_time, job_id, fired_at) values (:name, :fire_time, :job, :now)
+on conflict do nothing returning fire_time
 
 -- Third step, behind the jobs themselves.
--- name: skip_slot
-update forge_schedule_slot set skipped = 1, job_id = :job where schedule = :name and slot = :slot returning slot
+-- name: skip_fire_time
+update forge_schedule_fire_time set skipped = 1, job_id = :job where schedule = :name and fire_time = :fire_time
+returning fire_time
 
 -- name: advance_schedule
 update forge_schedule
-   set next_at = max(next_at, :next_at), last_slot = coalesce(:slot, last_slot), last_job = coalesce(:job, last_job),
+   set next_at = max(next_at, :next_at), last_fire_time = coalesce(:fire_time, last_fire_time),
+       last_job = coalesce(:job, last_job),
        last_skipped = coalesce(:skipped, last_skipped)
  where name = :name returning name
 
--- name: schedule_slots
-select slot, fired_at, job_id, skipped from forge_schedule_slot where schedule = :name order by slot desc limit :n
+-- name: schedule_fire_times
+select fire_time, fired_at, job_id, skipped from forge_schedule_fire_time where schedule = :name order by fire_time desc
+ limit :n
 
--- name: prune_slots
-delete from forge_schedule_slot where (schedule, slot) in (
-    select schedule, slot from forge_schedule_slot where fired_at < :now - cast(1000000 * :keep as integer)
+-- name: prune_fire_times
+delete from forge_schedule_fire_time where (schedule, fire_time) in (
+    select schedule, fire_time from forge_schedule_fire_time where fired_at < :now - cast(1000000 * :keep as integer)
      order by fired_at limit :n)
-returning slot
+returning fire_time

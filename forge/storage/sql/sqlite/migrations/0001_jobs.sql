@@ -30,7 +30,7 @@ create table forge_job (
     crashes             integer not null default 0,
     concurrency         integer,             -- how many claims of its concurrency_key there may be
     -- Of a job in a line, while it is claimed: which of those claims this one is, or 0 if it has no such key.
-    slot                integer check (slot is null or status = 'in_progress'),
+    place               integer check (place is null or status = 'in_progress'),
     queue               text not null,
     kind                text not null,
     payload             text not null check (json_valid(payload)),
@@ -49,8 +49,8 @@ create index forge_job_claim on forge_job (queue, priority, run_at, id)
 create index forge_job_line on forge_job (queue, line, priority, run_at, id)
     where line is not null and status in ('pending', 'failed');
 create index forge_job_line_due on forge_job (queue, run_at) where line is not null and status in ('pending', 'failed');
--- Why a limit holds whatever anybody does: no two claims of a key have the same slot.
-create unique index forge_job_slot on forge_job (concurrency_key, slot) where slot > 0;
+-- Why a limit holds whatever anybody does: no two claims of a key have the same place.
+create unique index forge_job_place on forge_job (concurrency_key, place) where place > 0;
 -- Whose claims are whose: a pod's are one range.
 create index forge_job_claimed on forge_job (claim) where claim is not null;
 -- What an owner polls; empty but for jobs that somebody is cancelling.

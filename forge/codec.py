@@ -12,7 +12,6 @@ import decimal
 import enum
 import math
 import numbers
-import re
 import uuid
 from collections.abc import Callable
 from typing import Any, get_args
@@ -21,12 +20,10 @@ import orjson
 
 from forge.errors import InvalidJob
 from forge.fastpath import check_json
-from forge.job import LONGEST_DELAY, Line, NewJob, OnConflict
+from forge.job import BAD_IN_NAME, LONGEST_DELAY, MAX_NAME, MAX_PAYLOAD, Line, NewJob, OnConflict
 
 __all__ = [
     "MAX_DEPTH",
-    "MAX_NAME",
-    "MAX_PAYLOAD",
     "UNREADABLE",
     "as_seconds",
     "as_text",
@@ -39,11 +36,8 @@ __all__ = [
 ]
 
 MAX_DEPTH = 64  # brackets within brackets
-MAX_PAYLOAD = 1_048_576  # bytes of JSON
-MAX_NAME = 255  # characters
 UNREADABLE = "(its message cannot be read)"
 
-_BAD_IN_NAME = re.compile("[\x00-\x1f\x7f-\x9f,\ud800-\udfff]")
 _INT64_MIN, _UINT64_MAX = -(2**63), 2**64 - 1
 
 # What to pass instead of common values that JSON does not have. The first that fits is taken: a datetime is a date.
@@ -97,7 +91,7 @@ def check_name(value: object, field: str) -> str:
         raise InvalidJob(f"{field} is empty; give it a name")
     if len(text) > MAX_NAME:
         raise InvalidJob(f"{field} has {len(text)} characters; the limit is {MAX_NAME}")
-    if bad := _BAD_IN_NAME.search(text):
+    if bad := BAD_IN_NAME.search(text):
         what = "a comma" if bad[0] == "," else f"the character U+{ord(bad[0]):04X}"
         raise InvalidJob(f"{field} {_short(text)} has {what} in it; names hold no comma and no control character")
     return text

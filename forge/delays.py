@@ -13,7 +13,11 @@ from forge import fastpath
 from forge.codec import as_seconds
 from forge.retry import DEFAULT_BACKOFF, Backoff
 
-__all__ = ["by_curve", "by_default", "called"]
+__all__ = ["UNKNOWN_KIND_PAUSE", "by_curve", "by_default", "called"]
+
+# How long a job of a kind that nobody here knows stays away: uniform between these seconds, so that in a rolling deploy
+# a pod that does know it comes by, and a backlog of such jobs does not come back all at once.
+UNKNOWN_KIND_PAUSE = (5.0, 60.0)
 
 _random = random.SystemRandom()  # a handler may seed Python's own: then all retries would come in step
 

@@ -6,6 +6,7 @@ Nothing here does I/O or knows a database. Times are aware UTC datetimes; durati
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
@@ -14,8 +15,11 @@ from uuid import UUID
 
 __all__ = [
     "ACTIVE",
+    "BAD_IN_NAME",
     "ENDED",
     "LONGEST_DELAY",
+    "MAX_NAME",
+    "MAX_PAYLOAD",
     "Cancelled",
     "Claim",
     "Counts",
@@ -61,6 +65,9 @@ ENDED = frozenset({Status.DONE, Status.DEAD, Status.CANCELLED})
 OnConflict = Literal["keep", "replace", "push"]
 
 LONGEST_DELAY = 100 * 365.25 * 86_400.0  # seconds that a job can be put off; every database has such a date
+MAX_PAYLOAD = 1024 * 1024  # bytes of JSON text, unless the settings say otherwise
+MAX_NAME = 255  # characters of the name of a queue, kind, schedule or budget
+BAD_IN_NAME = re.compile("[\x00-\x1f\x7f-\x9f,\ud800-\udfff]")  # a comma, control characters, half a character
 
 
 class Line(NamedTuple):

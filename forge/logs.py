@@ -44,6 +44,7 @@ __all__ = [
     "RunningJob",
     "Sometimes",
     "TextFormatter",
+    "counted",
     "current_job",
     "escaped",
     "follow_threads",
@@ -101,6 +102,11 @@ _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
 def escaped(text: str) -> str:
     r"""On one line, and without effect on a terminal: `\n`, `\x1b`. A tab stays."""
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def counted(n: int, noun: str) -> str:
+    """`1 job`, `2 jobs`"""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
 def _cut(text: str) -> str:

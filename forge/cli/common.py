@@ -22,7 +22,7 @@ from forge import config as settings
 from forge.config import sqlite_file
 from forge.errors import JobNotFound, SchemaError, UsageError
 from forge.job import Job, JobFilter, Line
-from forge.logs import escaped
+from forge.logs import counted, escaped
 from forge.storage import Storage, open_storage
 
 __all__ = [
@@ -150,11 +150,6 @@ def _plain(value: object) -> object:
     if isinstance(value, Line):
         return value._asdict()
     return str(value)
-
-
-def counted(n: int, noun: str) -> str:
-    """`1 task`, `2 tasks`"""
-    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

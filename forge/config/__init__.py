@@ -12,7 +12,6 @@ from forge.config.databases import same_database, shown_url, sqlite_file
 from forge.config.masking import mask, scrub, well_formed
 from forge.config.model import (
     LARGEST_PAYLOAD,
-    MAX_PAYLOAD,
     QUEUE_KEYS,
     CommandConfig,
     CommandsConfig,
@@ -30,7 +29,6 @@ from forge.config.showing import Shown, shown
 
 __all__ = [
     "LARGEST_PAYLOAD",
-    "MAX_PAYLOAD",
     "QUEUE_KEYS",
     "CommandConfig",
     "CommandsConfig",

@@ -23,9 +23,9 @@ from forge.storage import Storage
 from forge.storage.contract import Incarnation, LowWater, Want
 from forge.storage.contract.lines import Turns
 from forge.worker.builtin import BUILTIN
-from forge.worker.steps import UNKNOWN_KIND_PAUSE, perform, unknown_kind
+from forge.worker.steps import perform, unknown_kind
 
-__all__ = ["UNKNOWN_KIND_PAUSE", "Context", "HasTasks", "Here", "Summary", "drain", "execute"]
+__all__ = ["Context", "HasTasks", "Here", "Summary", "drain", "execute"]
 
 T = TypeVar("T")
 
@@ -94,7 +94,7 @@ class HasTasks(Protocol):
 
 
 def _in_lines(storage: Storage, who: Incarnation, turns: Mapping[str, Turns]) -> list[Claim]:
-    """The next job of a line, if there is one: one at a time, so that no slot is held for nothing."""
+    """The next job of a line, if there is one: one at a time, so that no place is held for nothing."""
     for queue in sorted(storage.lines.queues() & turns.keys()):
         turns[queue].start_over()
         while True:

@@ -28,7 +28,6 @@ from forge.worker import outcomes
 from forge.worker.outcomes import can_be_awaited
 
 __all__ = [
-    "UNKNOWN_KIND_PAUSE",
     "Run",
     "aperform",
     "concluded",
@@ -37,10 +36,6 @@ __all__ = [
     "unknown_kind",
     "whole",
 ]
-
-# How long a job of a kind that nobody here knows stays away: uniform between these seconds, so that in a rolling deploy
-# a pod that does know it comes by, and a backlog of such jobs does not come back all at once.
-UNKNOWN_KIND_PAUSE = (5.0, 60.0)
 
 Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
 Run = Callable[[Coroutine[Any, Any, Any]], Any]  # runs a coroutine to its end, in a context of its own
@@ -225,7 +220,7 @@ def _tell(words: str, error: BaseException) -> None:
 def unknown_kind(claim: Claim, give_up_after: float | None = None) -> Ending:
     """Back untouched, attempt refunded: another pod may know it, or the next release. Not for ever."""
     outcome = Released(f"no handler for kind {claim.kind}", give_up_after=give_up_after)
-    return Ending(claim, outcome, _random.uniform(*UNKNOWN_KIND_PAUSE))
+    return Ending(claim, outcome, _random.uniform(*delays.UNKNOWN_KIND_PAUSE))
 
 
 def _delay(handler: Handler, claim: Claim) -> tuple[float, str | None]:

@@ -166,13 +166,13 @@ def kill_workers(pods: list[Pod], chance: random.Random, times: int) -> int:
 
 
 def check_guarded(project: Project, kills: int, jobs: Sequence[tuple[str, int, float]] = GUARDED) -> None:
-    """Never three at once, all done, no more often than kills explain, and no slot is left taken."""
+    """Never three at once, all done, no more often than kills explain, and no place is left taken."""
     at_once = Counter(int(words[3]) for words in project.events("START"))
     assert set(at_once) == {1, 2}, at_once
     ends = Counter((key, int(n)) for _, key, n in project.events("END"))
     assert set(ends) == {(key, n) for key, n, _ in jobs}
     assert ends.total() - len(ends) <= kills
-    assert sql(project.url, "select count(*) from {job} where slot is not null") == [(0,)]
+    assert sql(project.url, "select count(*) from {job} where place is not null") == [(0,)]
 
 
 def test_a_limit_of_two_holds_while_workers_are_killed(lined: Project) -> None:

@@ -10,7 +10,7 @@ import traceback
 from forge import logs
 from forge.config import Config
 from forge.errors import ForgeError
-from forge.logs import Sometimes
+from forge.logs import Sometimes, counted
 
 __all__ = ["Sometimes", "a_bug", "change_logs", "counted", "log"]
 
@@ -30,11 +30,6 @@ def a_bug(where: str) -> None:
     if _bugs(f"{kind} {traceback.extract_tb(place)[-1:]}", time.monotonic()):
         words = "an unexpected error, which is a bug in forge; please report it"
         _LOGGER.error("%s: %s", where, words, exc_info=error, extra={"who": "master"})
-
-
-def counted(n: int, noun: str) -> str:
-    """`1 job`, `2 jobs`"""
-    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
 def change_logs(config: Config) -> None:

@@ -10,6 +10,7 @@ from typing import TypeVar
 from uuid import UUID
 
 from forge.config import LARGEST_PAYLOAD, suggest
+from forge.delays import UNKNOWN_KIND_PAUSE
 from forge.job import Claim, Dead, Ending, Released
 from forge.master.finalizer import Finalizer
 from forge.master.news import Post
@@ -32,9 +33,6 @@ __all__ = ["Claimer"]
 
 T = TypeVar("T")
 
-# How long a job of a kind that nobody here knows stays away: so that in a rolling deploy a pod that does know it comes
-# by, and a backlog of such jobs does not come back all at once.
-UNKNOWN_KIND_PAUSE = (5.0, 60.0)
 # Bytes of payloads that a pod holds at a time, if some are large, but a claim's worth for each queue. They are there up
 # to three times: claimed, waiting to be sent, and being sent.
 MOST_HELD = 32 * 1024 * 1024

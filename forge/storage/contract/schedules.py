@@ -158,11 +158,11 @@ class ScheduleStore(abc.ABC):
 
     @abc.abstractmethod
     def all(self) -> list[Schedule]:
-        """Every one, by name."""
+        """Every schedule, by name."""
 
     @abc.abstractmethod
     def get(self, name: str) -> Schedule | None:
-        """One."""
+        """The one of that name, if there is one."""
 
     @abc.abstractmethod
     def put(self, wanted: Seeded) -> Schedule:

@@ -19,7 +19,7 @@ from forge.storage.shared.queue_settings import check_settings
 __all__ = ["PostgresOperating"]
 
 _AHEAD = 1.0  # seconds that ids may be ahead of the clock: they count on when many are made at once
-_LAST = UUID(int=2**128 - 1)
+_LAST_ID = UUID(int=2**128 - 1)
 
 
 class PostgresOperating(PostgresFacet, Storage):
@@ -50,7 +50,7 @@ class PostgresOperating(PostgresFacet, Storage):
 
     def find(self, where: JobFilter, limit: int = 50, cursor: str | None = None) -> Page:
         params = {
-            "before": UUID(cursor) if cursor else _LAST,
+            "before": UUID(cursor) if cursor else _LAST_ID,
             "statuses": [str(s) for s in where.statuses] or None,
             "queues": list(where.queues) or None,
             "kinds": list(where.kinds) or None,
@@ -91,17 +91,17 @@ class PostgresOperating(PostgresFacet, Storage):
         at = UUID(after) if after else UUID(int=0)
         walked = deleted = 0
         floor: str | None = None
-        for last in (young, _LAST):
-            if last == _LAST:
+        for last in (young, _LAST_ID):
+            if last == _LAST_ID:
                 at = max(at, odd)
             if at <= last:
                 span = {"n": n - walked, "first": at, "last": last}
                 looked, gone, upto, kept = self._led_rows(term, self._step("prune", **span))[0]
                 walked, deleted = walked + looked, deleted + gone
-                following = UUID(int=min(upto.int + 1, _LAST.int)) if upto else at
+                following = UUID(int=min(upto.int + 1, _LAST_ID.int)) if upto else at
                 if last == young and looked:
                     floor = str(kept or following)
-                if walked >= n and upto < _LAST:
+                if walked >= n and upto < _LAST_ID:
                     return Pruned(walked, deleted, str(following), floor)
         self._led_rows(term, self._step("prune_keys", n=n))
         return Pruned(walked, deleted, None, floor)

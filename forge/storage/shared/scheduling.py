@@ -34,7 +34,7 @@ _SOURCES = ("config", "code", "runtime")
 
 
 def pauses_of(text: str) -> tuple[Pause, ...]:
-    """As stored."""
+    """The pauses of a schedule, as they are stored."""
     return tuple(Pause(*map(datetime.fromisoformat, pause)) for pause in orjson.loads(text))
 
 

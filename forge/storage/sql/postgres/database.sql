@@ -18,9 +18,7 @@ select set_config('enable_seqscan', 'on', true)
 -- name: clock
 select extract(epoch from now())::float8
 
--- The claims of pods that are gone; with :orphans those of pods nobody knows of, too. Reads the whole table, which may
--- take longer than services have: cut short each time, nobody would ever be reaped. Its own limit is part of its
--- transaction.
+-- For what people ask for, which may have to read all there is: the limit is that of its transaction alone.
 -- name: take_your_time
 select set_config('statement_timeout', '15min', true)
 

@@ -44,6 +44,8 @@ with gone as materialized (
 )
 update forge.pod p set reaped_at = now() from gone where p.id = gone.id returning p.id
 
+-- The claims of pods that are gone; with :orphans those of pods nobody knows of, too. Reads the whole table, piece by
+-- piece: see `in_piece`.
 -- name: claims_of_pods
 select id, claim, dedupe_key is not null, queue from forge.job j
  where {in_piece} and status = 'in_progress'

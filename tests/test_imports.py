@@ -144,6 +144,35 @@ def faults(root: Path) -> list[str]:
     return said
 
 
+def circle(root: Path, package: str) -> list[str]:
+    """Modules of the package that need each other in a circle, counting imports inside functions and those for type
+    checkers; an `__init__` may gather its own modules. Empty: there is none."""
+    needs: dict[str, set[str]] = {}
+    for path in (root / package.replace(".", "/")).rglob("*.py"):
+        if path.name != "__init__.py":
+            module = module_name(path, root)
+            found = imports(ast.parse(path.read_text("utf-8")), module.rpartition(".")[0])
+            needs[module] = {each.target for each in found} - {module}
+    while free := {module for module, targets in needs.items() if not targets & needs.keys()}:
+        needs = {module: targets for module, targets in needs.items() if module not in free}
+    return sorted(needs)
+
+
+def test_no_modules_of_the_app_need_each_other_in_a_circle() -> None:
+    assert circle(ROOT, "forge.app") == []
+
+
+def test_a_circle_is_found_also_behind_a_function(tmp_path: Path) -> None:
+    folder = tmp_path / "forge" / "app"
+    folder.mkdir(parents=True)
+    (folder / "a.py").write_text("from forge.app.b import x")
+    (folder / "b.py").write_text("def f():\n    import forge.app.a")
+    (folder / "c.py").write_text("from forge.app.a import x")
+    assert circle(tmp_path, "forge.app") == ["forge.app.a", "forge.app.b", "forge.app.c"]
+    (folder / "b.py").write_text("import os")
+    assert circle(tmp_path, "forge.app") == []
+
+
 def test_no_import_points_the_wrong_way() -> None:
     assert not faults(ROOT), "\n".join(faults(ROOT))
 

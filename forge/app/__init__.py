@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from forge.app.client import Forge
-from forge.app.context import Context, current_job
 from forge.app.handle import JobHandle
-from forge.app.link import Permit
-from forge.app.middleware import Middleware
 from forge.app.registry import Handler
+from forge.app.running.context import Context, current_job
+from forge.app.running.link import Permit
+from forge.app.running.middleware import Middleware
+from forge.app.running.transaction import Transaction
 from forge.app.tasks import AsyncTask, BoundTask, Call, SyncTask, Task
-from forge.app.transaction import Transaction
 
 __all__ = [
     "AsyncTask",

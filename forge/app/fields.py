@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal, NamedTuple, get_args
 from uuid import UUID
 
-from forge.app.lines import LineOptions
+from forge.app.line_rules import LineOptions
 from forge.codec import check_name
 from forge.config import suggest
 from forge.errors import InvalidJob, UsageError

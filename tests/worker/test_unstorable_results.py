@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from forge import Context, DeadJob, Done, Forge, InvalidJob, Status
-from forge.app import results
+from forge.app.running import results
 from forge.errors import DatabaseError
 from forge.job import Claim, Ending
 from forge.master.ending_batch import EndingBatch
@@ -106,7 +106,7 @@ def test_only_a_task_can_say_so(app: Forge, ran: list[str]) -> None:
             enqueue(keep_result="if_possible")
     with pytest.raises(InvalidJob, match=r"^keep_result must be whole seconds or a timedelta, not 'maybe'"):
         register(app, ran, "other", keep_result="maybe")
-    assert register(app, ran, "third", keep_result=timedelta(hours=1)).handler.result_optional is False
+    assert register(app, ran, "third", keep_result=timedelta(hours=1))._handler.result_optional is False
 
 
 @pytest.mark.parametrize("keep", [True, "if_possible"])

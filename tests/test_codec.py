@@ -15,8 +15,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from forge.codec import MAX_DEPTH, MAX_NAME, MAX_PAYLOAD, check_name, clean_text, decode, encode_payload
+from forge.codec import MAX_DEPTH, check_name, clean_text, decode, encode_payload
 from forge.errors import InvalidJob
+from forge.job import MAX_NAME, MAX_PAYLOAD
 
 # A busy machine must not fail a property.
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from forge import codec, config
+from forge import config
 from forge.errors import ConfigError, ExitCode
 
 pytestmark = pytest.mark.impl_free
@@ -208,7 +208,3 @@ def test_pieces_of_a_password_that_a_driver_quotes_are_scrubbed() -> None:
     assert config.scrub(text, [url]) == (
         'cannot parse postgresql://me:***@host/db?sslpassword=***: invalid integer value "***" for "port"; *** ***'
     )
-
-
-def test_the_payload_limit_is_the_codecs() -> None:
-    assert config.MAX_PAYLOAD == codec.MAX_PAYLOAD

@@ -12,7 +12,7 @@ import pytest
 
 from forge import Backoff, Forge, InvalidJob, Snooze, Throttled, UsageError
 from forge.app.lazy_storage import lend
-from forge.errors import DeadJob
+from forge.errors import JobIsDead
 from forge.testing import (
     Summary,
     advance,
@@ -231,7 +231,7 @@ def test_inline_takes_a_failing_job_to_its_end_at_once(app: Forge) -> None:
         tries.clear()
         job = flaky.enqueue()
         assert len(tries) == 3
-        with pytest.raises(DeadJob, match="ValueError: no luck"):
+        with pytest.raises(JobIsDead, match="ValueError: no luck"):
             job.result()
     with inline(app, raises=True), pytest.raises(ValueError, match="no luck"):
         flaky.enqueue()

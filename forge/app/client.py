@@ -29,10 +29,9 @@ from forge.app.schedules import ScheduleOptions, Schedules
 from forge.app.signature import takes_first
 from forge.app.tasks import AsyncTask, SyncTask, Task, TaskOptions, fields_for
 from forge.codec import check_name, encode_payload
-from forge.config import LARGEST_PAYLOAD
 from forge.errors import ConfigError, UsageError
 from forge.fastpath import uuid7
-from forge.job import Deduped, Job, JobFilter, NewJob, Receipt, Status
+from forge.job import LARGEST_PAYLOAD, Deduped, Job, JobFilter, NewJob, Receipt, Status
 from forge.storage import Storage
 from forge.storage.contract import Cancellation, Deletion
 

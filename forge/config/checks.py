@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from forge.job import BAD_IN_NAME, MAX_NAME
+
 __all__ = [
-    "MAX_NAME",
     "argv",
     "json_value",
     "name",
@@ -25,7 +26,6 @@ __all__ = [
     "token_hash",
 ]
 
-MAX_NAME = 255  # characters, as in forge.codec
 # What cron has for the commonest schedules.
 NICKNAMES = {
     "@yearly": "0 0 1 1 *",
@@ -38,7 +38,6 @@ NICKNAMES = {
 }
 _RANGE_OF_ONE = re.compile(r"(?<![\w#/-])(\w+)-\1(?:/\d+)?(?![\w/-])", re.IGNORECASE)
 _FOREIGN = re.compile(r"(?<![a-z])[hrw](?![a-z])", re.IGNORECASE)
-_BAD_IN_NAME = re.compile("[\x00-\x1f\x7f-\x9f,\ud800-\udfff]")
 
 
 def suggest(wrong: str, valid: Iterable[str], show: int = 40) -> str:
@@ -51,7 +50,7 @@ def suggest(wrong: str, valid: Iterable[str], show: int = 40) -> str:
 
 def name(value: str) -> str | None:
     """Of a queue, kind, pool, command, schedule or limit."""
-    if 0 < len(value) <= MAX_NAME and not _BAD_IN_NAME.search(value):
+    if 0 < len(value) <= MAX_NAME and not BAD_IN_NAME.search(value):
         return None
     return f"1 to {MAX_NAME} characters without comma or control character"
 

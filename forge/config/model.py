@@ -15,11 +15,9 @@ from typing import Any, Literal
 from forge.config import checks
 from forge.config.setting import REQUIRED, Section, setting
 from forge.errors import ConfigError
-from forge.job import QueueSettings
+from forge.job import LARGEST_PAYLOAD, MAX_PAYLOAD, QueueSettings
 
 __all__ = [
-    "LARGEST_PAYLOAD",
-    "MAX_PAYLOAD",
     "QUEUE_KEYS",
     "CommandConfig",
     "CommandsConfig",
@@ -34,8 +32,6 @@ __all__ = [
 ]
 
 DEFAULT_DATABASE = "sqlite:///forge.db"
-MAX_PAYLOAD = 1024 * 1024  # bytes of JSON text
-LARGEST_PAYLOAD = 15 * 1024 * 1024  # that `max_payload` can allow: see forge.protocol, whose lines follow from it
 DAY = 86_400
 WEEK = 7 * DAY
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from forge import Context, DeadJob, Done, Forge, InvalidJob, Status
+from forge import Context, Done, Forge, InvalidJob, JobIsDead, Status
 from forge.app.running import results
 from forge.errors import DatabaseError
 from forge.job import Claim, Ending
@@ -79,7 +79,7 @@ def test_the_job_is_dead_at_once_and_says_why(app: Forge, ran: list[str], which:
     said = record.last_error or ""
     assert said.startswith("its work was done, but its result cannot be stored: ") and BAD[which][1] in said
     assert '; it is not run again (with keep_result="if_possible" on its task' in said and "\n" not in said
-    with pytest.raises(DeadJob, match="its work was done"):
+    with pytest.raises(JobIsDead, match="its work was done"):
         job.result(timeout=0)
 
 

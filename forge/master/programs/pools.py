@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from uuid import UUID
 
 from forge import delays
-from forge.codec import MAX_PAYLOAD, encode_payload
+from forge.codec import encode_payload
 from forge.config import PoolConfig
 from forge.descendants import how_it_ended
 from forge.errors import InvalidJob
-from forge.job import Cancelled, Claim, Done, Ending, Failed, Outcome, Released, unstorable
+from forge.job import MAX_PAYLOAD, Cancelled, Claim, Done, Ending, Failed, Outcome, Released, unstorable
 from forge.master.programs.places import Places
 from forge.master.programs.pool_protocol import OutOfStep, outcome_of, request_line, shown
 from forge.master.programs.process_table import CANNOT_RUN, Process, ProcessTable, Recipe

@@ -23,7 +23,7 @@ from forge.fastpath import task_jobs, uuid7, uuid7_many
 from forge.job import NewJob
 from forge.logs import current_job
 
-__all__ = ["AsyncTask", "BoundTask", "Call", "SyncTask", "Task", "TaskOptions", "fields_for"]
+__all__ = ["AsyncTask", "BoundTask", "Call", "Enqueueable", "SyncTask", "Task", "TaskOptions", "fields_for"]
 
 P = ParamSpec("P")
 R = TypeVar("R")

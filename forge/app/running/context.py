@@ -27,7 +27,7 @@ from forge.errors import UsageError
 from forge.job import Cancelled, Claim, Deduped, Done, Ending, Failed, NewJob, Outcome, Receipt, Released
 from forge.logs import current_job as _current
 
-__all__ = ["Context", "Why", "current_job", "stopped"]
+__all__ = ["Context", "JobLog", "Why", "current_job", "stopped"]
 
 P = ParamSpec("P")
 R = TypeVar("R")

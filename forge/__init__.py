@@ -1,6 +1,7 @@
 """forge: a job queue for Python on PostgreSQL or SQLite.
 
-This is the whole public face; what is not named in `__all__` may change without notice.
+This and `forge.testing` are all that is public; docs/api.md lists it. What is not named in `__all__`, has an underscore
+or is in another module may change without notice.
 """
 
 from __future__ import annotations
@@ -9,18 +10,41 @@ from forge import early as _early  # noqa: F401 (signals are caught before all t
 
 # isort: split
 
-from importlib import metadata
+from typing import TYPE_CHECKING
 
-from forge.app import Context, Forge, JobHandle, Middleware, Task, current_job
+from forge.app import (
+    AsyncTask,
+    BoundTask,
+    Call,
+    Context,
+    Enqueueable,
+    EnqueueOptions,
+    Forge,
+    Handler,
+    HandlerOptions,
+    JobHandle,
+    JobLog,
+    Middleware,
+    Permit,
+    RateLimit,
+    Router,
+    ScheduleOptions,
+    Schedules,
+    SyncTask,
+    Task,
+    TaskOptions,
+    Transaction,
+    current_job,
+)
 from forge.errors import (
     ConfigError,
     DatabaseError,
-    DeadJob,
     ForgeError,
     Interrupted,
     InvalidJob,
-    JobCancelled,
+    JobIsDead,
     JobNotFound,
+    JobWasCancelled,
     LockedError,
     LostLease,
     ResultTimeout,
@@ -28,45 +52,121 @@ from forge.errors import (
     StartError,
     UsageError,
 )
-from forge.job import Cancelled, Dead, Done, Failed, Job, Snooze, Status, Throttled
+from forge.job import (
+    Cancelled,
+    Dead,
+    Done,
+    Failed,
+    Job,
+    Line,
+    NewJob,
+    OnConflict,
+    Outcome,
+    Released,
+    Snooze,
+    Status,
+    Throttled,
+)
+from forge.logs import JobFields
 from forge.retry import Backoff
-from forge.storage.contract.schedules import Schedule
+from forge.storage import Storage
+from forge.storage.contract import Cancellation, Deletion
+from forge.storage.contract.schedules import CatchUp, Pause, Schedule
+
+if TYPE_CHECKING:
+    from forge.worker.inline import Summary, drain
+
+    __version__: str
 
 __all__ = [
+    "AsyncTask",
     "Backoff",
+    "BoundTask",
+    "Call",
+    "Cancellation",
     "Cancelled",
+    "CatchUp",
     "ConfigError",
     "Context",
     "DatabaseError",
     "Dead",
-    "DeadJob",
+    "Deletion",
     "Done",
+    "EnqueueOptions",
+    "Enqueueable",
     "Failed",
     "Forge",
     "ForgeError",
+    "Handler",
+    "HandlerOptions",
     "Interrupted",
     "InvalidJob",
     "Job",
-    "JobCancelled",
+    "JobFields",
     "JobHandle",
+    "JobIsDead",
+    "JobLog",
     "JobNotFound",
+    "JobWasCancelled",
+    "Line",
     "LockedError",
     "LostLease",
     "Middleware",
+    "NewJob",
+    "OnConflict",
+    "Outcome",
+    "Pause",
+    "Permit",
+    "RateLimit",
+    "Released",
     "ResultTimeout",
+    "Router",
     "Schedule",
+    "ScheduleOptions",
+    "Schedules",
     "SchemaError",
     "Snooze",
     "StartError",
     "Status",
+    "Storage",
+    "Summary",
+    "SyncTask",
     "Task",
+    "TaskOptions",
     "Throttled",
+    "Transaction",
     "UsageError",
     "__version__",
     "current_job",
+    "drain",
 ]
 
-try:
-    __version__ = metadata.version("forge-jobs")
-except metadata.PackageNotFoundError:  # a source tree that was never installed
-    __version__ = "0+unknown"
+# Loaded when first asked for: a program that only enqueues runs no job.
+_LAZY = {"Summary": "forge.worker.inline", "drain": "forge.worker.inline"}
+
+if not TYPE_CHECKING:  # to a type checker it would mean that every name is there
+
+    def __getattr__(name: str) -> object:
+        if name == "__version__":
+            value: object = _version()
+        elif name in _LAZY:
+            import importlib
+
+            value = getattr(importlib.import_module(_LAZY[name]), name)
+        else:
+            raise AttributeError(f"module 'forge' has no attribute {name!r}")
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return list(__all__)
+
+
+def _version() -> str:
+    from importlib import metadata  # 7 ms, which few programs need to spend
+
+    try:
+        return metadata.version("forge-jobs")
+    except metadata.PackageNotFoundError:  # a source tree that was never installed
+        return "0+unknown"

@@ -23,7 +23,10 @@ from forge.fastpath import check_json
 from forge.job import BAD_IN_NAME, LONGEST_DELAY, MAX_NAME, MAX_PAYLOAD, Line, NewJob, OnConflict
 
 __all__ = [
+    "KEY_BYTES",
+    "KEY_CHARS",
     "MAX_DEPTH",
+    "TAG_CHARS",
     "UNREADABLE",
     "as_seconds",
     "as_text",
@@ -36,6 +39,8 @@ __all__ = [
 ]
 
 MAX_DEPTH = 64  # brackets within brackets
+KEY_CHARS, KEY_BYTES = 1024, 2600  # of a dedupe key; bytes: what fits one entry of PostgreSQL's index
+TAG_CHARS = 255
 UNREADABLE = "(its message cannot be read)"
 
 _INT64_MIN, _UINT64_MAX = -(2**63), 2**64 - 1
@@ -179,7 +184,6 @@ _WHOLE = {
     "unique_for": (0, _INT4, True),
     "keep_result": (0, _INT4, True),
 }
-_KEY_CHARS, _KEY_BYTES, _TAG_CHARS = 1024, 2600, 255
 
 
 def check_job(job: NewJob) -> NewJob:
@@ -199,15 +203,15 @@ def check_job(job: NewJob) -> NewJob:
     if job.run_at is not None and _zone_of(job.run_at) is None:
         raise InvalidJob("run_at must be a datetime with a time zone")
     if job.dedupe_key is not None:
-        _check_text(job.dedupe_key, "dedupe_key", _KEY_CHARS)
-        if len(job.dedupe_key.encode()) > _KEY_BYTES:
-            raise InvalidJob(f"dedupe_key has more than {_KEY_BYTES} bytes")
+        _check_text(job.dedupe_key, "dedupe_key", KEY_CHARS)
+        if len(job.dedupe_key.encode()) > KEY_BYTES:
+            raise InvalidJob(f"dedupe_key has more than {KEY_BYTES} bytes")
     if job.on_conflict not in get_args(OnConflict):
         raise InvalidJob(f"on_conflict must be one of {', '.join(get_args(OnConflict))}")
     if type(job.tags) is not tuple:
         raise InvalidJob(f"tags must be a tuple of texts, not {_type_name(job.tags)}")
     for tag in job.tags:
-        _check_text(tag, "a tag", _TAG_CHARS)
+        _check_text(tag, "a tag", TAG_CHARS)
     if job.line is not None:
         _check_line(job.line)
     return job
@@ -220,10 +224,10 @@ def _zone_of(at: object) -> datetime.timedelta | None:
 def _check_line(line: Line) -> None:
     if type(line) is not Line:
         raise InvalidJob(f"line must be a Line, not {_type_name(line)}")
-    _check_text(line.name, "the name of a line", 4 * _KEY_CHARS)
+    _check_text(line.name, "the name of a line", 4 * KEY_CHARS)
     for field in ("rate_limit", "concurrency_key"):
         if getattr(line, field) is not None:
-            _check_text(getattr(line, field), field, _KEY_CHARS)
+            _check_text(getattr(line, field), field, KEY_CHARS)
     _check_whole(line.concurrency, "concurrency", 1, _INT2, optional=True)
 
 

@@ -10,13 +10,13 @@ import enum
 __all__ = [
     "ConfigError",
     "DatabaseError",
-    "DeadJob",
     "ExitCode",
     "ForgeError",
     "Interrupted",
     "InvalidJob",
-    "JobCancelled",
+    "JobIsDead",
     "JobNotFound",
+    "JobWasCancelled",
     "LockedError",
     "LostLease",
     "ResultTimeout",
@@ -96,15 +96,17 @@ class StartError(ForgeError):
 
 
 class ResultTimeout(ForgeError, TimeoutError):
-    """The job had not ended when the caller's patience had."""
+    """`result(timeout=…)` waited that long, and the job has not ended yet."""
 
 
-class DeadJob(ForgeError):
-    """The job whose result was asked for is dead; the message is its last error."""
+class JobIsDead(ForgeError):
+    """`result()` was asked of a job that is dead; the message has its last error. (A handler that gives up raises the
+    outcome `Dead` instead.)"""
 
 
-class JobCancelled(ForgeError):
-    """The job whose result was asked for was cancelled."""
+class JobWasCancelled(ForgeError):
+    """`result()` was asked of a job that was cancelled. (A handler that stops early raises the outcome `Cancelled`
+    instead.)"""
 
 
 class Interrupted(BaseException):

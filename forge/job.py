@@ -16,7 +16,10 @@ from uuid import UUID
 __all__ = [
     "ACTIVE",
     "BAD_IN_NAME",
+    "DEFAULT_ATTEMPTS",
+    "DEFAULT_TIMEOUT",
     "ENDED",
+    "LARGEST_PAYLOAD",
     "LONGEST_DELAY",
     "MAX_NAME",
     "MAX_PAYLOAD",
@@ -64,10 +67,13 @@ ENDED = frozenset({Status.DONE, Status.DEAD, Status.CANCELLED})
 
 OnConflict = Literal["keep", "replace", "push"]
 
+DEFAULT_ATTEMPTS = 5
+DEFAULT_TIMEOUT = 600  # seconds
+MAX_NAME = 255  # characters of the name of a queue, a kind and the like
+BAD_IN_NAME = re.compile("[\x00-\x1f\x7f-\x9f,\ud800-\udfff]")  # lists of names are split at commas
+MAX_PAYLOAD = 1024 * 1024  # bytes of JSON text that a payload may have, unless `max_payload` says otherwise
+LARGEST_PAYLOAD = 15 * 1024 * 1024  # that `max_payload` can allow: see forge.protocol, whose lines follow from it
 LONGEST_DELAY = 100 * 365.25 * 86_400.0  # seconds that a job can be put off; every database has such a date
-MAX_PAYLOAD = 1024 * 1024  # bytes of JSON text, unless the settings say otherwise
-MAX_NAME = 255  # characters of the name of a queue, kind, schedule or budget
-BAD_IN_NAME = re.compile("[\x00-\x1f\x7f-\x9f,\ud800-\udfff]")  # a comma, control characters, half a character
 
 
 class Line(NamedTuple):
@@ -110,8 +116,8 @@ class NewJob(NamedTuple):
     priority: int = 0  # lower runs first
     run_at: datetime | None = None  # not before this; None: now, by the database's clock
     delay: float = 0.0  # seconds from the database's now; used when run_at is None
-    max_attempts: int = 5
-    timeout: int = 600  # seconds a handler may take
+    max_attempts: int = DEFAULT_ATTEMPTS
+    timeout: int = DEFAULT_TIMEOUT  # seconds a handler may take
     dedupe_key: str | None = None  # at most one active job has it
     unique_for: int | None = None  # seconds the key stays taken after the job ends
     on_conflict: OnConflict = "keep"  # what a taken key does to the job that has it

@@ -40,9 +40,9 @@ import orjson
 
 from forge import fastpath
 from forge.codec import MAX_DEPTH, as_seconds, as_text, check_job, clean_text
-from forge.config import LARGEST_PAYLOAD
 from forge.errors import InvalidJob
 from forge.job import (
+    LARGEST_PAYLOAD,
     Cancelled,
     Claim,
     Dead,

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+import forge
+import forge.testing
 
 from . import docs_runner
 from .docs_runner import Block, Wrong, blocks, commands, matches
@@ -77,6 +82,50 @@ def test_every_link_to_a_file_leads_to_one(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)\s]*)?\)", page.read_text("utf-8")):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def not_public(text: str) -> Iterator[str]:
+    """What a page, or any text with pieces of programs in it, has of forge that forge does not promise to keep."""
+    public = {module.__name__: set(module.__all__) for module in (forge, forge.testing)}
+    for module, names in re.findall(r"\bfrom (forge(?:\.\w+)*) import (\([^)]*\)|[\w, ]+)", text):
+        for name in re.findall(r"(\w+)(?:\s+as\s+\w+)?", names):
+            if name not in public.get(module, ()):
+                yield f"{module}.{name}"
+    for module in re.findall(r"^\s*import (forge(?:\.\w+)*)", text, re.MULTILINE):
+        if module not in public:
+            yield module
+    # In programs and between backquotes: forge.Name, and forge.name where it is called.
+    for name in re.findall(r"(?<![\w./-])forge\.([A-Z]\w*|\w+(?=\())", text):
+        if name not in public["forge"]:
+            yield f"forge.{name}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_a_page_imports_of_forge_is_public(page: Path) -> None:
+    assert list(not_public(page.read_text("utf-8"))) == []
+
+
+def test_what_forge_init_writes_imports_what_is_public() -> None:
+    for file in (ROOT / "forge" / "cli").glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                assert list(not_public(node.value)) == [], f"{file.name}:{node.lineno}"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("from forge import Forge, drain\nfrom forge.testing import advance", []),
+        ("from forge import (\n    Forge,\n    config,\n)", ["forge.config"]),
+        ("from forge.worker.inline import drain", ["forge.worker.inline.drain"]),
+        ("$ python -c 'from forge.app import Forge'", ["forge.app.Forge"]),
+        ("import forge\nimport forge.storage", ["forge.storage"]),
+        ("`handler.addFilter(forge.JobFields())`, `forge.current_job()`, `forge.toml`", []),
+        ("forge.NoSuchName and `forge.no_such_verb()`", ["forge.NoSuchName", "forge.no_such_verb"]),
+    ],
+)
+def test_what_is_not_public_is_found(text: str, found: list[str]) -> None:
+    assert list(not_public(text)) == found
 
 
 # -- the runner itself

@@ -29,6 +29,7 @@ LAYERS = [
     {"cli", "testing"},
 ]
 RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}
+SHOWN_LAZILY = {"worker"}  # what the public face gives of it, it loads when that is first asked for
 # These run as processes of their own and do not know each other.
 ALONE = LAYERS[5]
 
@@ -94,6 +95,8 @@ def fault(part: str, found: Import) -> str | None:
     if top == "forge":
         target = rest.split(".")[0]
         target = target if target in RANK else ""  # `from forge import Forge`: a name that forge/__init__.py gives
+        if part == "" and target in SHOWN_LAZILY and not found.at_load:
+            return None
         if RANK[target] > RANK[part]:
             return f"{target or 'forge itself'} is to the right of {part or 'forge itself'}"
         if target != part and {target, part} <= ALONE:
@@ -144,6 +147,35 @@ def faults(root: Path) -> list[str]:
     return said
 
 
+def circle(root: Path, package: str) -> list[str]:
+    """Modules of the package that need each other in a circle, counting imports inside functions and those for type
+    checkers; an `__init__` may gather its own modules. Empty: there is none."""
+    needs: dict[str, set[str]] = {}
+    for path in (root / package.replace(".", "/")).rglob("*.py"):
+        if path.name != "__init__.py":
+            module = module_name(path, root)
+            found = imports(ast.parse(path.read_text("utf-8")), module.rpartition(".")[0])
+            needs[module] = {each.target for each in found} - {module}
+    while free := {module for module, targets in needs.items() if not targets & needs.keys()}:
+        needs = {module: targets for module, targets in needs.items() if module not in free}
+    return sorted(needs)
+
+
+def test_no_modules_of_the_app_need_each_other_in_a_circle() -> None:
+    assert circle(ROOT, "forge.app") == []
+
+
+def test_a_circle_is_found_also_behind_a_function(tmp_path: Path) -> None:
+    folder = tmp_path / "forge" / "app"
+    folder.mkdir(parents=True)
+    (folder / "a.py").write_text("from forge.app.b import x")
+    (folder / "b.py").write_text("def f():\n    import forge.app.a")
+    (folder / "c.py").write_text("from forge.app.a import x")
+    assert circle(tmp_path, "forge.app") == ["forge.app.a", "forge.app.b", "forge.app.c"]
+    (folder / "b.py").write_text("import os")
+    assert circle(tmp_path, "forge.app") == []
+
+
 def test_no_import_points_the_wrong_way() -> None:
     assert not faults(ROOT), "\n".join(faults(ROOT))
 
@@ -169,6 +201,7 @@ def test_no_import_points_the_wrong_way() -> None:
         ("app/client.py", "try:\n    from django.db import x\nexcept ImportError: pass", "django is the user's"),
         ("storage/x.py", "import sqlalchemy.orm", "sqlalchemy is the user's"),
         ("__init__.py", "from forge.cli import main", "cli is to the right of forge itself"),
+        ("__init__.py", "from forge.worker.inline import drain", "worker is to the right of forge itself"),
         ("storage/x.py", "from forge.cluster.service import Service", "cluster is to the right of storage"),
         ("cluster/x.py", "from forge.app import Forge", "app is to the right of cluster"),
         ("cluster/x.py", "from forge.master.pod.log import log", "master is to the right of cluster"),
@@ -201,6 +234,7 @@ def test_a_wrong_import_is_found(tmp_path: Path, path: str, source: str, words: 
 @pytest.mark.parametrize(
     ("path", "source"),
     [
+        ("__init__.py", "if TYPE_CHECKING:\n    from forge.worker.inline import drain"),
         ("cli/x.py", "from forge import Forge, __version__\nimport forge\nimport forge.master"),
         ("app/x.py", "from forge.storage import Storage\ndef f():\n    import psycopg, django"),
         ("app/x.py", "if TYPE_CHECKING:\n    import asyncpg"),

@@ -11,8 +11,8 @@ import apsw
 import pytest
 
 from forge import Backoff, Forge, InvalidJob, Snooze, Throttled, UsageError
-from forge.app.opening import lend
-from forge.errors import DeadJob
+from forge.app.lazy_storage import lend
+from forge.errors import JobIsDead
 from forge.testing import (
     Summary,
     advance,
@@ -94,8 +94,8 @@ def test_a_temporary_database_is_gone_afterwards_and_the_app_is_as_it_was() -> N
         assert len(list(own.jobs())) == 1, "closing does not lead back to the configured database"
         assert file.exists()
     assert not file.exists()
-    assert own._opening.shown == "postgresql://nobody@127.0.0.1:1/production"
-    assert not own._opening.is_lent
+    assert own._lazy_storage.shown == "postgresql://nobody@127.0.0.1:1/production"
+    assert not own._lazy_storage.is_lent
 
 
 def test_an_app_that_was_in_use_is_on_its_own_database_again(sqlite_url: str) -> None:
@@ -116,9 +116,9 @@ def test_a_storage_lent_to_all_serves_apps_made_meanwhile_until_the_end(tmp_path
             with temporary_database(own):
                 assert own.storage is not storage
             assert own.storage is storage
-        assert not made._opening.is_lent
-        assert not own._opening.is_lent
-        assert not Forge()._opening.is_lent
+        assert not made._lazy_storage.is_lent
+        assert not own._lazy_storage.is_lent
+        assert not Forge()._lazy_storage.is_lent
 
 
 def test_a_database_of_ones_own_is_migrated_and_stays(empty_pg_url: str) -> None:
@@ -222,7 +222,7 @@ def test_inline_runs_each_job_at_its_enqueue() -> None:
         assert add.using(delay=86_400).enqueue(1, 1).result() == 2
         assert [job.result(timeout=5) for job in add.enqueue_many([(1, 2), (3, 4)])] == [3, 7]
         assert app.enqueue("raw", {"x": 1}).status == "done"
-    assert not own._opening.is_lent
+    assert not own._lazy_storage.is_lent
 
 
 def test_inline_takes_a_failing_job_to_its_end_at_once(app: Forge) -> None:
@@ -231,7 +231,7 @@ def test_inline_takes_a_failing_job_to_its_end_at_once(app: Forge) -> None:
         tries.clear()
         job = flaky.enqueue()
         assert len(tries) == 3
-        with pytest.raises(DeadJob, match="ValueError: no luck"):
+        with pytest.raises(JobIsDead, match="ValueError: no luck"):
             job.result()
     with inline(app, raises=True), pytest.raises(ValueError, match="no luck"):
         flaky.enqueue()

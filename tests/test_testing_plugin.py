@@ -92,8 +92,8 @@ def test_other_apps_and_other_programs_are_on_the_same_database(forge_app):
 
 def test_the_app_is_given_back():
     assert "FORGE_DATABASE_URL" not in os.environ
-    assert app._opening.shown.startswith("postgresql:")
-    assert not app._opening.is_lent
+    assert app._lazy_storage.shown.startswith("postgresql:")
+    assert not app._lazy_storage.is_lent
 """
 
 

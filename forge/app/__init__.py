@@ -3,26 +3,37 @@
 from __future__ import annotations
 
 from forge.app.client import Forge
-from forge.app.context import Context, current_job
+from forge.app.fields import EnqueueOptions
 from forge.app.handle import JobHandle
-from forge.app.link import Permit
-from forge.app.middleware import Middleware
-from forge.app.registry import Handler
-from forge.app.tasks import AsyncTask, BoundTask, Call, SyncTask, Task
-from forge.app.transaction import Transaction
+from forge.app.registry import Handler, HandlerOptions, Router
+from forge.app.running.context import Context, JobLog, current_job
+from forge.app.running.link import Permit, RateLimit
+from forge.app.running.middleware import Middleware
+from forge.app.running.transaction import Transaction
+from forge.app.schedules import ScheduleOptions, Schedules
+from forge.app.tasks import AsyncTask, BoundTask, Call, Enqueueable, SyncTask, Task, TaskOptions
 
 __all__ = [
     "AsyncTask",
     "BoundTask",
     "Call",
     "Context",
+    "EnqueueOptions",
+    "Enqueueable",
     "Forge",
     "Handler",
+    "HandlerOptions",
     "JobHandle",
+    "JobLog",
     "Middleware",
     "Permit",
+    "RateLimit",
+    "Router",
+    "ScheduleOptions",
+    "Schedules",
     "SyncTask",
     "Task",
+    "TaskOptions",
     "Transaction",
     "current_job",
 ]

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, cast, overload
 from uuid import UUID
 
 from forge.app.connections import Guest
-from forge.app.context import Context
+from forge.app.decorator import TaskDecorator, Unannotated
 from forge.app.fields import EnqueueOptions, check_id
 from forge.app.handle import JobHandle, in_thread
-from forge.app.middleware import Hooks, Middleware
-from forge.app.opening import Opening, lend
+from forge.app.lazy_storage import LazyStorage
 from forge.app.registry import (
     Handler,
     HandlerOptions,
@@ -24,14 +22,16 @@ from forge.app.registry import (
     make_router,
     refuse_generator,
 )
+from forge.app.running.context import Context
+from forge.app.running.hooks import Hooks
+from forge.app.running.middleware import Middleware, add_middleware
 from forge.app.schedules import ScheduleOptions, Schedules
-from forge.app.signature import takes_context
-from forge.app.tasks import AsyncTask, SyncTask, Task, TaskDecorator, TaskOptions, Unannotated, fields_for
+from forge.app.signature import takes_first
+from forge.app.tasks import AsyncTask, SyncTask, Task, TaskOptions, fields_for
 from forge.codec import check_name, encode_payload
-from forge.config import LARGEST_PAYLOAD
 from forge.errors import ConfigError, UsageError
 from forge.fastpath import uuid7
-from forge.job import Deduped, Job, JobFilter, NewJob, Receipt, Status
+from forge.job import LARGEST_PAYLOAD, Deduped, Job, JobFilter, NewJob, Receipt, Status
 from forge.storage import Storage
 from forge.storage.contract import Cancellation, Deletion
 
@@ -66,13 +66,13 @@ class Forge:
             raise ConfigError(
                 f"max_payload must be a whole number of bytes from 1 to {LARGEST_PAYLOAD}, not {max_payload!r}"
             )
-        self._opening = Opening(database, schema)
+        self._lazy_storage = LazyStorage(database, schema)
         self._max_payload = max_payload
         self._registry = Registry()
-        self.hooks = Hooks()
-        self.starting: list[Callable[[], Any]] = []
-        self.stopping: list[Callable[[], Any]] = []
-        self.route = make_router(router)
+        self._hooks = Hooks()
+        self._starting: list[Callable[[], Any]] = []
+        self._stopping: list[Callable[[], Any]] = []
+        self._route = make_router(router)
         self.schedules = Schedules(self)  # of the database, at run time
 
     def __enter__(self) -> Self:
@@ -84,12 +84,12 @@ class Forge:
     @property
     def storage(self) -> Storage:
         """The database behind the app, opened if need be."""
-        return self._opening.open()
+        return self._lazy_storage.open()
 
     @property
     def max_payload(self) -> int:
         """Bytes of JSON a payload may have: as given, else as forge.toml says, else 1 MiB."""
-        return self._opening.config.max_payload if self._max_payload is None else self._max_payload
+        return self._lazy_storage.config.max_payload if self._max_payload is None else self._max_payload
 
     @property
     def tasks(self) -> Mapping[str, Handler]:
@@ -98,13 +98,7 @@ class Forge:
 
     def close(self) -> None:
         """Give back the connections. The app can still be used: it connects again."""
-        self._opening.close()
-
-    @contextlib.contextmanager
-    def using_storage(self, storage: Storage) -> Iterator[Self]:
-        """Work on another storage for a while; the app's own cannot be opened meanwhile. For tests: `forge.testing`."""
-        with lend(storage, self._opening):
-            yield self
+        self._lazy_storage.close()
 
     # -- registering -------------------------------------------------------------------------------------------
 
@@ -153,12 +147,12 @@ class Forge:
         cron, timezone = said.pop("cron", None), said.pop("timezone", None)
         if timezone is not None and cron is None:
             raise ConfigError(f"{kind}: timezone is that of cron=…, which is not given")
-        wants = takes_context(fn)
+        wants = takes_first(fn, Context)
         handler = make_handler(self, kind, fn, cast(HandlerOptions, said), takes_ctx=False, ctx_first=wants)
         task: Task[..., Any] = (AsyncTask if handler.is_async else SyncTask)(self, handler, dedupe)
         self._registry.add(handler)
         if cron is not None:
-            self.schedules.declare(kind, cron, task, {"timezone": timezone or "UTC"})
+            self.schedules._declare(kind, cron, task, {"timezone": timezone or "UTC"})
         return task
 
     def handler(self, kind: str, **options: Unpack[HandlerOptions]) -> Callable[[F], F]:
@@ -178,24 +172,24 @@ class Forge:
         The expression is cron's of 5 fields, or 6 with seconds first, in UTC or `timezone=`. It is stored when a
         forge-master runs that has this module among its `modules`.
         """
-        self.schedules.declare(name, expression, task, options)
+        self.schedules._declare(name, expression, task, options)
 
     def on_worker_start(self, fn: F) -> F:
         """Have a function called in every worker process before its first job: for connections of your own. It may be
         an `async def`. If it raises, the worker does not start."""
         refuse_generator(fn, "on_worker_start")
-        self.starting.append(fn)
+        self._starting.append(fn)
         return fn
 
     def on_worker_stop(self, fn: F) -> F:
         """Have a function called in every worker process that leaves in good order, after its last job."""
         refuse_generator(fn, "on_worker_stop")
-        self.stopping.insert(0, fn)
+        self._stopping.insert(0, fn)
         return fn
 
     def add_middleware(self, middleware: Middleware) -> None:
         """Have its hooks called around every job of this app; see `Middleware`."""
-        self.hooks.add(middleware)
+        add_middleware(self._hooks, middleware)
 
     # -- enqueueing --------------------------------------------------------------------------------------------
 
@@ -215,39 +209,39 @@ class Forge:
 
         With `conn` it is stored in that connection's transaction: it exists if and only if the transaction commits.
         """
-        return self.submit([self.job(kind, payload, **options)], conn)[0]
+        return self._submit([self.job(kind, payload, **options)], conn)[0]
 
     async def aenqueue(
         self, kind: str, payload: Any, *, conn: Any = None, **options: Unpack[EnqueueOptions]
     ) -> JobHandle[Any]:
         """`enqueue` for asyncio; `conn` may be an async connection."""
-        return (await self.asubmit([self.job(kind, payload, **options)], conn))[0]
+        return (await self._asubmit([self.job(kind, payload, **options)], conn))[0]
 
     def enqueue_many(self, jobs: Iterable[NewJob], *, conn: Any = None) -> list[JobHandle[Any]]:
         """Store many jobs made by `job`, all or none."""
-        return self.submit(list(jobs), conn)
+        return self._submit(list(jobs), conn)
 
     async def aenqueue_many(self, jobs: Iterable[NewJob], *, conn: Any = None) -> list[JobHandle[Any]]:
         """`enqueue_many` for asyncio."""
-        return await self.asubmit(list(jobs), conn)
+        return await self._asubmit(list(jobs), conn)
 
-    def submit(self, jobs: Iterable[NewJob], conn: Any = None) -> list[JobHandle[Any]]:
+    def _submit(self, jobs: Iterable[NewJob], conn: Any = None) -> list[JobHandle[Any]]:
         """Store jobs that are already checked, or are as they are made: what every sync enqueue ends in."""
-        if self.hooks.before_enqueue:
-            jobs = list(self.hooks.enqueued(jobs))
+        if self._hooks.before_enqueue:
+            jobs = list(self._hooks.enqueued(jobs))
         if conn is None:
             return self._handles(self.storage.enqueue(jobs))
-        return self._handles(Guest(conn, self._opening).enqueue(list(jobs)))
+        return self._handles(Guest(conn, self._lazy_storage).enqueue(list(jobs)))
 
-    async def asubmit(self, jobs: Sequence[NewJob], conn: Any = None) -> list[JobHandle[Any]]:
+    async def _asubmit(self, jobs: Sequence[NewJob], conn: Any = None) -> list[JobHandle[Any]]:
         """What every async enqueue ends in."""
         if not jobs:
             return []
         if conn is None:
-            return await asyncio.to_thread(self.submit, jobs)
-        if self.hooks.before_enqueue:
-            jobs = list(self.hooks.enqueued(jobs))
-        return self._handles(await Guest(conn, self._opening).aenqueue(jobs))
+            return await asyncio.to_thread(self._submit, jobs)
+        if self._hooks.before_enqueue:
+            jobs = list(self._hooks.enqueued(jobs))
+        return self._handles(await Guest(conn, self._lazy_storage).aenqueue(jobs))
 
     def _handles(self, receipts: Sequence[Receipt]) -> list[JobHandle[Any]]:
         return [JobHandle(self, receipt.id, isinstance(receipt, Deduped)) for receipt in receipts]

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
-from forge.app.opening import Opening
+from forge.app.lazy_storage import LazyStorage
 from forge.errors import SchemaError, UsageError
 from forge.job import NewJob, Receipt
 from forge.storage.contract import Plan, Step
@@ -47,15 +47,15 @@ class Adapter(NamedTuple):
 class Guest:
     """A connection of the caller's to an app's database, and how to use it. Making one asks nothing of the database."""
 
-    def __init__(self, conn: Any, opening: Opening) -> None:
+    def __init__(self, conn: Any, storage: LazyStorage) -> None:
         self._conn = conn
-        self._opening = opening
+        self._storage = storage
         self._adapter = _adapter(conn)
         self._dialect = self._adapter.dialect(conn)
-        if self._dialect != opening.dialect:
+        if self._dialect != storage.dialect:
             raise UsageError(
                 f"conn is a {self._adapter.what} to {_NAMES.get(self._dialect, self._dialect)}, but this app's jobs "
-                f"are in {_NAMES[opening.dialect]} ({opening.shown}); pass a connection to that database"
+                f"are in {_NAMES[storage.dialect]} ({storage.shown}); pass a connection to that database"
             )
 
     def enqueue(self, jobs: Sequence[NewJob]) -> list[Receipt]:
@@ -69,33 +69,33 @@ class Guest:
         if self._adapter.arun is None:
             return self.enqueue(jobs)
         if self._dialect == "postgres":
-            await asyncio.to_thread(lambda: self._opening.open().where())  # connects the first time: that takes a while
+            await asyncio.to_thread(lambda: self._storage.open().where())  # connects the first time: that takes a while
         return await self._adapter.arun(Errand(self._check, self._plan(jobs)), self._conn)
 
     def _check(self, raw: Any) -> Plan:
         """Refuse a connection to another database. On SQLite nothing has touched the file before: it may be one that
         forge has open with another library."""
-        if not self._opening.knows(raw):
-            storage = self._opening.made() if self._dialect == "sqlite" else self._opening.open()
+        if not self._storage.knows(raw):
+            storage = self._storage.made() if self._dialect == "sqlite" else self._storage.open()
             elsewhere = storage.elsewhere((yield storage.where()))
             if elsewhere is not None:
                 raise UsageError(
                     f"conn is a {self._adapter.what} to {elsewhere}, but this app's jobs are in "
-                    f"{self._opening.shown}; pass a connection to that database"
+                    f"{self._storage.shown}; pass a connection to that database"
                 )
-            self._opening.remember(raw)
+            self._storage.remember(raw)
         if self._dialect == "sqlite":
-            self._opening.adopt(self._adapter.sqlite_driver)
+            self._storage.adopt(self._adapter.sqlite_driver)
         return []
 
     def _plan(self, jobs: Sequence[NewJob]) -> Plan:
         # Tables that are missing must not be made now, as SQLite's would be otherwise: forge's own connection would
         # wait for the caller's transaction to end, and the caller for forge.
-        if self._dialect == "sqlite" and not self._opening.is_open:
+        if self._dialect == "sqlite" and not self._storage.is_open:
             rows = yield Step(load_queries("sqlite").schema_exists, {})
             if not rows[0][0]:
-                raise SchemaError(f"{self._opening.shown} has no forge tables yet; run: forge db migrate")
-        return (yield from self._opening.open().enqueue_plan(jobs))
+                raise SchemaError(f"{self._storage.shown} has no forge tables yet; run: forge db migrate")
+        return (yield from self._storage.open().enqueue_plan(jobs))
 
 
 _NAMES = {"postgres": "PostgreSQL", "sqlite": "SQLite"}

@@ -11,11 +11,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal, NamedTuple, get_args
 from uuid import UUID
 
-from forge.app.lines import LineOptions
-from forge.codec import check_name
+from forge.app.line_rules import LineOptions
+from forge.codec import KEY_BYTES, KEY_CHARS, TAG_CHARS, check_name
 from forge.config import suggest
 from forge.errors import InvalidJob, UsageError
-from forge.job import LONGEST_DELAY, Line, OnConflict
+from forge.job import DEFAULT_ATTEMPTS, DEFAULT_TIMEOUT, LONGEST_DELAY, Line, OnConflict
 
 __all__ = [
     "IF_POSSIBLE",
@@ -41,8 +41,7 @@ LONGEST_HOLD = 3650 * DAY  # of a result or a key: it fits a 32-bit column with 
 DEFAULT_KEEP = 7 * DAY
 # PostgreSQL answers in the session's time zone, and Python cannot read the year 10000 of any zone.
 LATEST = datetime(9999, 12, 30, tzinfo=UTC)
-KEY_CHARS, KEY_BYTES = 1024, 2600  # bytes: what fits one entry of PostgreSQL's index
-TAG_CHARS, TAG_COUNT = 255, 100
+TAG_COUNT = 100
 
 
 class EnqueueOptions(LineOptions, total=False):
@@ -85,8 +84,8 @@ def check_fields(
     priority: int = 0,
     run_at: datetime | None = None,
     delay: float | timedelta = 0,
-    max_attempts: int = 5,
-    timeout: Seconds = 600,
+    max_attempts: int = DEFAULT_ATTEMPTS,
+    timeout: Seconds = DEFAULT_TIMEOUT,
     dedupe_key: str | None = None,
     unique_for: Seconds | None = None,
     on_conflict: OnConflict = "keep",

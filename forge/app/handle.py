@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 from uuid import UUID
 
-from forge.errors import DeadJob, JobCancelled, JobNotFound, ResultTimeout, UsageError
+from forge.errors import JobIsDead, JobNotFound, JobWasCancelled, ResultTimeout, UsageError
 from forge.job import ENDED, Job, Status
 from forge.storage import Storage
 from forge.storage.contract import Cancellation, Deletion
@@ -75,8 +75,8 @@ class JobHandle(Generic[R]):
     def result(self, timeout: float | None = None) -> R:
         """What the handler returned. Waits for it, up to `timeout` seconds (None: as long as it takes).
 
-        Raises `ResultTimeout`, `DeadJob` with the job's last error, `JobCancelled`, `JobNotFound`, and `UsageError`
-        when the job is done but its result was not kept.
+        Raises `ResultTimeout`, `JobIsDead` with the job's last error, `JobWasCancelled`, `JobNotFound`, and
+        `UsageError` when the job is done but its result was not kept.
         """
         steps = self._watch(timeout)
         try:
@@ -135,9 +135,9 @@ class JobHandle(Generic[R]):
 
     def _outcome(self, job: Job) -> R:
         if job.status is Status.DEAD:
-            raise DeadJob(f"job {job.id} ({job.kind}) is dead: {job.last_error or 'no error was recorded'}")
+            raise JobIsDead(f"job {job.id} ({job.kind}) is dead: {job.last_error or 'no error was recorded'}")
         if job.status is Status.CANCELLED:
-            raise JobCancelled(f"job {job.id} ({job.kind}) was cancelled: {job.last_error or 'cancelled'}")
+            raise JobWasCancelled(f"job {job.id} ({job.kind}) was cancelled: {job.last_error or 'cancelled'}")
         if job.keep_result is None:
             raise UsageError(
                 f"job {job.id} ({job.kind}) is done, but its result was not kept; enqueue with keep_result"

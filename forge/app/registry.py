@@ -8,27 +8,26 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Unpack
+from typing import Any, Protocol, Unpack
 
 from forge.app.fields import IF_POSSIBLE, EnqueueOptions, Seconds, TaskKeepResult, check_fields, check_options
-from forge.app.lines import LINE_OPTIONS, LineOptions, LineRule, rule_for
+from forge.app.handle import JobHandle
+from forge.app.line_rules import LINE_OPTIONS, LineOptions, LineRule, rule_for
+from forge.app.running.hooks import Hooks
 from forge.app.signature import Signature
 from forge.codec import check_name
 from forge.errors import ConfigError, UsageError
 from forge.job import NewJob
 from forge.retry import Backoff, BackoffLike, backoff
-
-if TYPE_CHECKING:
-    from forge.app.middleware import Hooks
-    from forge.storage import Storage
+from forge.storage import Storage
 
 __all__ = [
+    "App",
     "Handler",
     "HandlerOptions",
-    "Owner",
     "Registry",
     "Router",
     "kind_of",
@@ -41,16 +40,21 @@ __all__ = [
 Router = Mapping[str, str] | Callable[[str], str | None]
 
 
-class Owner(Protocol):
-    """An app, as those who run its handlers need it."""
+class App(Protocol):
+    """What the parts of an app, and who runs its jobs, need of it. `Forge` is one."""
 
     @property
     def storage(self) -> Storage: ...
     @property
-    def hooks(self) -> Hooks: ...
+    def max_payload(self) -> int: ...
     @property
     def tasks(self) -> Mapping[str, Handler]: ...
+    @property
+    def _hooks(self) -> Hooks: ...
+    def _route(self, kind: str) -> str: ...
     def job(self, kind: str, payload: Any, **options: Unpack[EnqueueOptions]) -> NewJob: ...
+    def _submit(self, jobs: Iterable[NewJob], conn: Any = None) -> list[JobHandle[Any]]: ...
+    async def _asubmit(self, jobs: Sequence[NewJob], conn: Any = None) -> list[JobHandle[Any]]: ...
 
 
 class HandlerOptions(LineOptions, total=False):
@@ -69,7 +73,7 @@ class Handler:
     """A function and how its jobs are run."""
 
     kind: str
-    app: Owner
+    app: App
     fn: Callable[..., Any]
     is_async: bool
     takes_ctx: bool  # called as fn(ctx, payload); else fn(*payload["args"], **payload["kwargs"]),
@@ -81,22 +85,22 @@ class Handler:
     backoff: Backoff | Callable[[int], float]
     keep_result: int | None  # seconds; None: not stored
     where: str  # file:line, for people
-    rule: LineRule | None = None  # of the lines that its jobs are in
+    _rule: LineRule | None = None  # of the lines that its jobs are in
     result_optional: bool = False  # a job whose result cannot be stored is done without it
 
     @property
-    def signature(self) -> Signature | None:
+    def _signature(self) -> Signature | None:
         """How a task's function is called; None: it takes a payload."""
         return None if self.takes_ctx else Signature(self.kind, self.fn, ctx_first=self.ctx_first)
 
     @property
-    def closed_over(self) -> bool:
+    def _closed_over(self) -> bool:
         """Made inside a function: the same lines can make a different one."""
         return "<locals>" in getattr(self.fn, "__qualname__", "")
 
 
 def make_handler(
-    app: Owner, kind: str, fn: Callable[..., Any], options: HandlerOptions, *, takes_ctx: bool, ctx_first: bool = False
+    app: App, kind: str, fn: Callable[..., Any], options: HandlerOptions, *, takes_ctx: bool, ctx_first: bool = False
 ) -> Handler:
     """A handler with its options checked, so that a mistake shows at import and not at the first enqueue."""
     if not callable(fn):
@@ -125,8 +129,8 @@ def make_handler(
         where=_where(fn),
         result_optional=optional,
     )
-    rule = rule_for(kind, None, options, lambda: made.signature)
-    return made if rule is None else replace(made, rule=rule)
+    rule = rule_for(kind, None, options, lambda: made._signature)
+    return made if rule is None else replace(made, _rule=rule)
 
 
 def refuse_generator(fn: Callable[..., Any], what: str) -> None:
@@ -163,7 +167,7 @@ class Registry(Mapping[str, Handler]):
     def add(self, handler: Handler) -> None:
         """Make a handler known. Only a module that is loaded again may say the same kind twice."""
         known = self._handlers.get(handler.kind)
-        if known is not None and (known.where != handler.where or handler.closed_over):
+        if known is not None and (known.where != handler.where or handler._closed_over):
             raise ConfigError(
                 f"kind {handler.kind!r} is registered twice: {known.where} and {handler.where}; rename one (name=…)"
             )

@@ -9,19 +9,18 @@ from __future__ import annotations
 import builtins
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol, Unpack, get_args
+from typing import Any, Unpack, get_args
 from uuid import UUID
 
-from forge.app.fields import EnqueueOptions, KeepResult, Seconds, check_key, check_options
+from forge.app.fields import KeepResult, Seconds, check_key, check_options
 from forge.app.handle import JobHandle, in_thread
-from forge.app.lines import LineOptions
-from forge.app.registry import Handler
+from forge.app.line_rules import LineOptions
+from forge.app.registry import App
 from forge.app.tasks import Task
 from forge.codec import check_name
 from forge.config import checks
 from forge.errors import ConfigError, UsageError
 from forge.job import Deduped, NewJob
-from forge.storage import Storage
 from forge.storage.contract.schedules import CatchUp, NewSchedule, Schedule, Source
 
 __all__ = ["ScheduleOptions", "Schedules", "scheduled"]
@@ -50,16 +49,6 @@ class ScheduleOptions(JobOptions, total=False):
     catch_up: CatchUp  # which missed times are made up for; default one
     jitter: float  # seconds: each job runs up to this long after its time
     skip_if_running: bool  # skip a time while the job of the one before has not ended
-
-
-class Owner(Protocol):
-    """What schedules need of their app."""
-
-    @property
-    def storage(self) -> Storage: ...
-    @property
-    def tasks(self) -> Mapping[str, Handler]: ...
-    def job(self, kind: str, payload: Any, **options: Unpack[EnqueueOptions]) -> NewJob: ...
 
 
 def scheduled(
@@ -111,16 +100,16 @@ def _jitter(name: str, value: Any) -> float:
 class Schedules:
     """The schedules of an app's database, and those that its code declares."""
 
-    def __init__(self, app: Owner) -> None:
+    def __init__(self, app: App) -> None:
         self._app = app
-        self.declared: dict[str, NewSchedule] = {}  # in code, by name
+        self._declared: dict[str, NewSchedule] = {}  # in code, by name
 
-    def declare(self, name: str, expression: str, task: Task[..., Any] | str, options: ScheduleOptions) -> None:
+    def _declare(self, name: str, expression: str, task: Task[..., Any] | str, options: ScheduleOptions) -> None:
         """Make a schedule of code's known."""
         new = self._made("code", name, expression, task, options)
-        if self.declared.get(name, new) != new:
+        if self._declared.get(name, new) != new:
             raise ConfigError(f"schedule {name} is declared twice, not alike; rename one")
-        self.declared[name] = new
+        self._declared[name] = new
 
     def set(
         self, name: str, expression: str, task: Task[..., Any] | str, **options: Unpack[ScheduleOptions]

@@ -15,7 +15,7 @@ from typing import Any
 
 from forge.errors import ConfigError, InvalidJob
 
-__all__ = ["Dedupe", "Signature", "takes_context"]
+__all__ = ["Dedupe", "Signature", "takes_first"]
 
 # True: kind and arguments; "report:{user_id}": a pattern over the arguments; or a function of them (None: no key).
 Dedupe = bool | str | Callable[..., str | None] | None
@@ -144,10 +144,8 @@ class Signature:
         return dedupe
 
 
-def takes_context(fn: Callable[..., Any]) -> bool:
-    """Whether the first parameter is annotated as `forge.Context`."""
-    from forge.app.context import Context  # which needs tasks, which need this
-
+def takes_first(fn: Callable[..., Any], cls: type) -> bool:
+    """Whether the first parameter is annotated as this class of forge's."""
     try:
         first = next(iter(_signature(fn).parameters.values()), None)
     except (TypeError, ValueError):  # no function, or one without a signature: refused elsewhere
@@ -160,7 +158,7 @@ def takes_context(fn: Callable[..., Any]) -> bool:
         said = said.strip("\"'")  # written as text where all annotations are text
     found = _resolved(said, scope)
     # A name that only a type checker imports says what it is by its spelling.
-    return found is Context or (found is Any and said in ("Context", "forge.Context"))
+    return found is cls or (found is Any and said in (cls.__name__, f"forge.{cls.__name__}"))
 
 
 def _signature(fn: Callable[..., Any]) -> inspect.Signature:

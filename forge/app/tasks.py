@@ -8,14 +8,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from typing import Any, Generic, ParamSpec, TypeVar, Unpack, cast
 from uuid import UUID
 
 from forge.app.fields import EnqueueOptions, Fields, check_fields, check_id, check_key, check_options
 from forge.app.handle import JobHandle
-from forge.app.lines import LINE_OPTIONS, LineRule, rule_for
-from forge.app.registry import Handler, HandlerOptions
+from forge.app.line_rules import LINE_OPTIONS, LineRule, rule_for
+from forge.app.registry import App, Handler, HandlerOptions
 from forge.app.signature import Dedupe, Signature
 from forge.codec import MAX_DEPTH, encode_payload
 from forge.errors import InvalidJob, UsageError
@@ -23,10 +23,7 @@ from forge.fastpath import task_jobs, uuid7, uuid7_many
 from forge.job import NewJob
 from forge.logs import current_job
 
-if TYPE_CHECKING:
-    from forge.app.context import Context
-
-__all__ = ["AsyncTask", "BoundTask", "Call", "SyncTask", "Task", "TaskDecorator", "TaskOptions", "fields_for"]
+__all__ = ["AsyncTask", "BoundTask", "Call", "Enqueueable", "SyncTask", "Task", "TaskOptions", "fields_for"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -43,19 +40,6 @@ class TaskOptions(HandlerOptions, total=False):
     timezone: str | None  # of cron; else UTC
 
 
-class Producer(Protocol):
-    """What a task needs of its app."""
-
-    @property
-    def max_payload(self) -> int: ...
-
-    def route(self, kind: str) -> str: ...
-
-    def submit(self, jobs: Iterable[NewJob], conn: Any = None) -> list[JobHandle[Any]]: ...
-
-    async def asubmit(self, jobs: Sequence[NewJob], conn: Any = None) -> list[JobHandle[Any]]: ...
-
-
 class Call(Generic[P]):
     """Arguments for one job of `enqueue_many`, made by `task.call(…)`."""
 
@@ -69,30 +53,35 @@ class Call(Generic[P]):
 class Enqueueable(Generic[P, R]):
     """The ways to enqueue, shared by a task and a task with options."""
 
-    _app: Producer
-    handler: Handler
+    _app: App
+    _handler: Handler
     _signature: Signature
     _fields: Fields
     _rule: LineRule | None = None  # where each job has a line of its own
     _id: UUID | None = None
     _conn: Any = None
 
+    @property
+    def kind(self) -> str:
+        """The name under which a worker finds the function."""
+        return self._handler.kind
+
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Store a job that will call the function with these arguments."""
-        return self._app.submit([self._job(args, kwargs)], self._conn)[0]
+        return self._app._submit([self._job(args, kwargs)], self._conn)[0]
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """`enqueue` for asyncio."""
-        return (await self._app.asubmit([self._job(args, kwargs)], self._conn))[0]
+        return (await self._app._asubmit([self._job(args, kwargs)], self._conn))[0]
 
     def enqueue_many(self, calls: Iterable[Call[P] | tuple[Any, ...]]) -> list[JobHandle[R]]:
         """Store many jobs, all or none: each a tuple of positional arguments, or `task.call(…)` for typed ones."""
         with collector_paused():
-            return self._app.submit(self._many(calls), self._conn)
+            return self._app._submit(self._many(calls), self._conn)
 
     async def aenqueue_many(self, calls: Iterable[Call[P] | tuple[Any, ...]]) -> list[JobHandle[R]]:
         """`enqueue_many` for asyncio."""
-        return await self._app.asubmit(list(self._many(calls)), self._conn)
+        return await self._app._asubmit(list(self._many(calls)), self._conn)
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[P]:
         """One item for `enqueue_many`."""
@@ -126,7 +115,7 @@ class Enqueueable(Generic[P, R]):
 
     def _alike(self, items: list[Any], start: int, shape: tuple[type, ...], ids: list[UUID]) -> list[NewJob]:
         """The jobs of the calls from `start` on that are of this shape, which has been bound before."""
-        kind, limit = self.handler.kind, self._app.max_payload
+        kind, limit = self._handler.kind, self._app.max_payload
         return task_jobs(items, start, start + RUN, shape, ids, kind, tuple(self._fields), MAX_DEPTH, limit)
 
     def _job(self, args: tuple[Any, ...], kwargs: dict[str, Any], id: UUID | None = None) -> NewJob:
@@ -138,7 +127,7 @@ class Enqueueable(Generic[P, R]):
             rest = self._keyed(args, kwargs)
         if self._rule is not None:
             rest = rest._replace(line=self._rule.line(self._signature.arguments(args, kwargs)))
-        return NewJob(id or self._id or uuid7(), self.handler.kind, payload, *rest)
+        return NewJob(id or self._id or uuid7(), self._handler.kind, payload, *rest)
 
     def _keyed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Fields:
         """The fields with the key that the task's `dedupe=` makes of the arguments, checked like a given one."""
@@ -166,22 +155,17 @@ class Task(Enqueueable[P, R]):
 
     __name__: str  # this and the like are the function's own
 
-    def __init__(self, app: Producer, handler: Handler, dedupe: Dedupe = None) -> None:
+    def __init__(self, app: App, handler: Handler, dedupe: Dedupe = None) -> None:
         functools.update_wrapper(cast(Any, self), handler.fn)
         self._app = app
-        self.handler = handler
+        self._handler = handler
         self._signature = Signature(handler.kind, handler.fn, dedupe, ctx_first=handler.ctx_first)
         self._fields, self._rule = fields_for(app, handler.kind, handler, {})
 
     @property
-    def kind(self) -> str:
-        """The name under which a worker finds the function."""
-        return self.handler.kind
-
-    @property
     def fn(self) -> Callable[..., Any]:
         """The function itself."""
-        return self.handler.fn
+        return self._handler.fn
 
     def using(self, *, conn: Any = None, **options: Unpack[EnqueueOptions]) -> BoundTask[P, R]:
         """The task with options for its next enqueues; `conn` stores them in that connection's transaction."""
@@ -189,7 +173,7 @@ class Task(Enqueueable[P, R]):
 
     def _called_with(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """The arguments of a plain call, with the context of the job in which it is made if the function wants one."""
-        if not self.handler.ctx_first:
+        if not self._handler.ctx_first:
             return args
         ctx = current_job.get()
         if ctx is None:
@@ -207,7 +191,7 @@ class SyncTask(Task[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function here and now; nothing is enqueued."""
-        result: R = self.handler.fn(*self._called_with(args), **kwargs)
+        result: R = self._handler.fn(*self._called_with(args), **kwargs)
         return result
 
 
@@ -216,7 +200,7 @@ class AsyncTask(Task[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         """Call the function here and now; nothing is enqueued."""
-        coroutine: Coroutine[Any, Any, R] = self.handler.fn(*self._called_with(args), **kwargs)
+        coroutine: Coroutine[Any, Any, R] = self._handler.fn(*self._called_with(args), **kwargs)
         return coroutine
 
 
@@ -225,51 +209,17 @@ class BoundTask(Enqueueable[P, R]):
 
     def __init__(self, task: Task[P, R], conn: Any, options: EnqueueOptions) -> None:
         self._app = task._app
-        self.handler = task.handler
+        self._handler = task._handler
         self._signature = task._signature
         self._conn = conn
         id = options.pop("id", None)
         self._id = None if id is None else check_id(id)
         keyed = task._signature.dedupes
-        self._fields, self._rule = fields_for(self._app, task.kind, task.handler, options, keyed=keyed)
-
-
-class Unannotated:
-    """Nobody's type: a parameter that takes it is of type Any, or of no type. See `TaskDecorator`."""
-
-
-class TaskDecorator(Protocol):
-    """What `@app.task(…)` with options is.
-
-    A function whose first parameter is the context is enqueued without it. One whose first parameter could be anything
-    could take that, too: no checker can tell, so the first two let any arguments through.
-    """
-
-    @overload
-    def __call__(  # type: ignore[overload-overlap]
-        self, fn: Callable[Concatenate[Unannotated, P], Coroutine[Any, Any, R]], /
-    ) -> AsyncTask[..., R]: ...
-
-    @overload
-    def __call__(self, fn: Callable[Concatenate[Unannotated, P], R], /) -> SyncTask[..., R]: ...
-
-    @overload
-    def __call__(  # type: ignore[overload-overlap]
-        self, fn: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
-    ) -> AsyncTask[P, R]: ...
-
-    @overload
-    def __call__(self, fn: Callable[Concatenate[Context, P], R], /) -> SyncTask[P, R]: ...
-
-    @overload
-    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...  # type: ignore[overload-overlap]
-
-    @overload
-    def __call__(self, fn: Callable[P, R], /) -> SyncTask[P, R]: ...
+        self._fields, self._rule = fields_for(self._app, task.kind, task._handler, options, keyed=keyed)
 
 
 def fields_for(
-    app: Producer, kind: str, handler: Handler | None, options: EnqueueOptions, *, keyed: bool = False
+    app: App, kind: str, handler: Handler | None, options: EnqueueOptions, *, keyed: bool = False
 ) -> tuple[Fields, LineRule | None]:
     """An enqueue's options over the handler's over forge's. None means: not said. The rule is there if the line, which
     the fields then lack, depends on the arguments."""
@@ -277,8 +227,8 @@ def fields_for(
     said: dict[str, Any] = {
         name: value for name, value in options.items() if value is not None and name not in LINE_OPTIONS
     }
-    declared = None if handler is None else handler.rule
-    rule = rule_for(kind, declared, options, lambda: None if handler is None else handler.signature)
+    declared = None if handler is None else handler._rule
+    rule = rule_for(kind, declared, options, lambda: None if handler is None else handler._signature)
     if handler is not None:
         said = {
             "queue": handler.queue,
@@ -289,7 +239,7 @@ def fields_for(
             **said,
         }
     if said.get("queue") is None:
-        said["queue"] = app.route(kind)
+        said["queue"] = app._route(kind)
     line = None if rule is None else rule.static
     return check_fields(**said, keyed=keyed, line=line), None if line else rule
 

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from forge.app import Forge, JobHandle
-from forge.app.lines import LINE_OPTIONS
+from forge.app.line_rules import LINE_OPTIONS
 from forge.cli.common import Cli
 from forge.errors import ExitCode, UsageError
 from forge.job import ACTIVE

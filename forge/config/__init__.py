@@ -11,7 +11,6 @@ from forge.config.checks import suggest
 from forge.config.databases import same_database, shown_url, sqlite_file
 from forge.config.masking import mask, scrub, well_formed
 from forge.config.model import (
-    LARGEST_PAYLOAD,
     QUEUE_KEYS,
     CommandConfig,
     CommandsConfig,
@@ -28,7 +27,6 @@ from forge.config.reading import database_url, find, load
 from forge.config.showing import Shown, shown
 
 __all__ = [
-    "LARGEST_PAYLOAD",
     "QUEUE_KEYS",
     "CommandConfig",
     "CommandsConfig",

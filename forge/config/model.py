@@ -15,10 +15,9 @@ from typing import Any, Literal
 from forge.config import checks
 from forge.config.setting import REQUIRED, Section, setting
 from forge.errors import ConfigError
-from forge.job import MAX_PAYLOAD, QueueSettings
+from forge.job import LARGEST_PAYLOAD, MAX_PAYLOAD, QueueSettings
 
 __all__ = [
-    "LARGEST_PAYLOAD",
     "QUEUE_KEYS",
     "CommandConfig",
     "CommandsConfig",
@@ -33,7 +32,6 @@ __all__ = [
 ]
 
 DEFAULT_DATABASE = "sqlite:///forge.db"
-LARGEST_PAYLOAD = 15 * 1024 * 1024  # that `max_payload` can allow: see forge.protocol, whose lines follow from it
 DAY = 86_400
 WEEK = 7 * DAY
 

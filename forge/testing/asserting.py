@@ -82,7 +82,7 @@ class _Wanted:
         payload: Any,
         queue: str | None,
     ) -> None:
-        self._kind = task if isinstance(task, str) or task is None else task.handler.kind
+        self._kind = task if isinstance(task, str) or task is None else task.kind
         self._queue = queue
         self._payload = None if payload is None else _as_stored(payload)
         self._signature = None if isinstance(task, str) or task is None else task._signature

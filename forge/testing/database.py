@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 
 from forge.app import Forge
+from forge.app.lazy_storage import lend
 from forge.errors import UsageError
 from forge.job import NewJob, Receipt
 from forge.storage import Storage, open_storage
@@ -72,7 +73,7 @@ def temporary_database(app: Forge, url: str | None = None) -> Iterator[str]:
         if url is None:
             url = url_in(stack.enter_context(tempfile.TemporaryDirectory(prefix="forge-test-")))
         storage = stack.enter_context(open_for_test(url))
-        stack.enter_context(app.using_storage(storage))
+        stack.enter_context(lend(storage, app._lazy_storage))
         yield url
 
 
@@ -91,7 +92,7 @@ def clock_of(app: Forge, what: str) -> Clock:
 
 def storage_of(app: Forge, what: str) -> Storage:
     """The app's test database. An app that is on its own database is refused: a test would work on real jobs."""
-    if not app._opening.is_lent:
+    if not app._lazy_storage.is_lent:
         raise UsageError(
             f"{what} would work on the app's own database; use the fixture forge_app, or `with temporary_database(app)`"
         )

@@ -15,7 +15,7 @@ from typing import Any, Protocol, cast
 import pytest
 
 from forge import Forge, config
-from forge.app.opening import lend
+from forge.app.lazy_storage import lend
 from forge.errors import ForgeError
 from forge.testing.database import open_for_test, url_in
 from forge.testing.running import drain

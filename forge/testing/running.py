@@ -52,7 +52,7 @@ def inline(app: Forge, *, raises: bool = False) -> Iterator[Forge]:
     handler goes on. A job enqueued with `conn=` is yours to commit and waits for the next enqueue, or `drain`.
     """
     with contextlib.ExitStack() as stack:
-        if not app._opening.is_lent:
+        if not app._lazy_storage.is_lent:
             stack.enter_context(temporary_database(app))
         storage = app.storage
         if not isinstance(storage, TemporaryStorage):

@@ -28,9 +28,9 @@ def elsewhere(known: Known, config: Config) -> Iterator[str]:
 
 def bound_elsewhere(app: Forge, kinds: str, config: Config) -> str | None:
     """`the app of tasks.add is bound to … in code, not to …`, if it is: the app that has these kinds. Opens nothing."""
-    if app._opening.is_lent:
+    if app._lazy_storage.is_lent:
         return None
-    own = app._opening.read_config()
+    own = app._lazy_storage.read_config()
     here = [config.database, *([config.listen_database] if config.listen_database else [])]
     if not any(same_database(own.database, url) for url in here):
         bound, not_to = shown_url(own.database), shown_url(config.database)

@@ -27,9 +27,9 @@ import setproctitle
 
 from forge import fastpath
 from forge.app import Context, Forge, Handler
-from forge.app.context import Why
-from forge.app.opening import Opening
-from forge.app.registry import Owner
+from forge.app.lazy_storage import LazyStorage
+from forge.app.registry import App
+from forge.app.running.context import Why
 from forge.config.model import QueueConfig
 from forge.delays import by_default, called
 from forge.descendants import left_running
@@ -103,7 +103,7 @@ class Worker:
         self._context = copy_context()  # with what start hooks set in it; each job runs in a copy of its own
         self._recycling = Recycling(self._settings)
         self._losing = Losing(deadlines)
-        self._plain: dict[str, tuple[Handler, Owner, Callable[..., Any], bool, bool]] = {}
+        self._plain: dict[str, tuple[Handler, App, Callable[..., Any], bool, bool]] = {}
         self._ready = select.poll()
         self._ready.register(channel, select.POLLIN)
         kind = self._settings.worker
@@ -124,7 +124,7 @@ class Worker:
 
     def run(self) -> None:
         """Serve until the master says drain or is gone. `StartFailed` if it could not begin."""
-        Opening.keep = KEEP_CONNECTIONS
+        LazyStorage.keep = KEEP_CONNECTIONS
         self._catch_signals()
         follow(self._runner.running)
         self._title()
@@ -164,7 +164,7 @@ class Worker:
 
     def _start_hooks(self) -> None:
         for app in self._apps:
-            for hook in app.starting:
+            for hook in app._starting:
                 try:
                     self._call(hook)
                 except BaseException as e:
@@ -172,7 +172,7 @@ class Worker:
 
     def _stop_hooks(self) -> None:
         for app in reversed(self._apps):
-            for hook in app.stopping:
+            for hook in app._stopping:
                 try:
                     self._call(hook)
                 except BaseException as e:  # noqa: BLE001 (it leaves anyway)
@@ -465,12 +465,12 @@ def _vanish() -> NoReturn:
     os._exit(0)
 
 
-def _plain(handlers: Mapping[str, Handler]) -> dict[str, tuple[Handler, Owner, Callable[..., Any], bool, bool]]:
+def _plain(handlers: Mapping[str, Handler]) -> dict[str, tuple[Handler, App, Callable[..., Any], bool, bool]]:
     """Those that `fastpath.burst` may call: nothing is around them, and nobody awaits them."""
     return {
         kind: (handler, handler.app, handler.fn, handler.takes_ctx, handler.ctx_first)
         for kind, handler in handlers.items()
-        if not (handler.is_async or handler.app.hooks.inside or handler.app.hooks.after)
+        if not (handler.is_async or handler.app._hooks.inside or handler.app._hooks.after)
     }
 
 

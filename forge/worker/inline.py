@@ -16,8 +16,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from forge.app.context import Context
-from forge.app.registry import Handler, Owner
+from forge.app.registry import App, Handler
+from forge.app.running.context import Context
 from forge.job import Claim, Ending, NewJob, Receipt, Written
 from forge.storage import Storage
 from forge.storage.contract import Incarnation, LowWater, Want
@@ -35,7 +35,7 @@ class Here:
 
     stopping = False
 
-    def __init__(self, app: Owner) -> None:
+    def __init__(self, app: App) -> None:
         self._app = app
 
     def enqueue(self, claim: Claim, jobs: list[NewJob]) -> Future[list[Receipt]]:  # noqa: ARG002 (see `Link`)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
-from forge.app.context import Why
+from forge.app.running.context import Why
 from forge.fence import Deadlines, clock
 
 __all__ = ["LOST", "Losing"]

@@ -19,9 +19,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, Protocol
 from uuid import UUID
 
-from forge.app.context import Context, Why
-from forge.app.link import Link
 from forge.app.registry import Handler
+from forge.app.running.context import Context, Why
+from forge.app.running.link import Link
 from forge.errors import Interrupted
 from forge.job import Claim, Ending
 from forge.worker.outcomes import can_be_awaited

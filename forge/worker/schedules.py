@@ -24,7 +24,7 @@ def declared(config: Config, known: Known) -> tuple[list[NewSchedule], list[str]
     found: dict[str, NewSchedule] = {}
     remarks: list[str] = []
     for app in known.apps:
-        for name, new in app.schedules.declared.items():
+        for name, new in app.schedules._declared.items():
             if found.get(name, new) != new:
                 raise ConfigError(f"two apps declare the schedule {name}; rename one")
             found[name] = new

@@ -18,9 +18,9 @@ from typing import Any
 import orjson
 
 from forge import codec, delays
-from forge.app.context import Context, stopped
 from forge.app.registry import Handler
-from forge.app.results import encode_result
+from forge.app.running.context import Context, stopped
+from forge.app.running.results import encode_result
 from forge.job import Claim, Done, Ending, Failed, Released, Written
 from forge.logs import current_job
 from forge.retry import Backoff
@@ -53,7 +53,7 @@ def perform(ctx: Context, handler: Handler, run: Run) -> Ending:
 
 
 def _perform(ctx: Context, handler: Handler, run: Run) -> Ending:
-    hooks = handler.app.hooks
+    hooks = handler.app._hooks
     current_job.set(ctx)
     returned = None  # of a handler whose exception a hook swallowed
     ending: Ending
@@ -88,7 +88,7 @@ async def aperform(ctx: Context, handler: Handler) -> Ending:
     current_job.set(ctx)
     returned = None
     try:
-        with handler.app.hooks.entered(ctx):
+        with handler.app._hooks.entered(ctx):
             args, kwargs = _arguments(ctx, handler)
             returned = await _awaited(ctx, handler.fn, args, kwargs)
         ending = _returned(ctx, handler, returned)
@@ -111,12 +111,12 @@ def _worked(ctx: Context, returned: Any, run: Run) -> Any:
 
 def _after(ctx: Context, handler: Handler, ending: Ending) -> Ending:
     """Call the hooks. They have the outcome itself in their hands: what they make of it is looked at once more."""
-    for after in handler.app.hooks.after:
+    for after in handler.app._hooks.after:
         try:
             after(ctx, ending.outcome)
         except BaseException as e:  # noqa: BLE001 (the job has ended)
             _tell("the job has ended, but a hook after it failed", e)
-    if isinstance(ending.outcome, Done) or not handler.app.hooks.after:
+    if isinstance(ending.outcome, Done) or not handler.app._hooks.after:
         return ending
     return ending._replace(outcome=outcomes.raised(ending.outcome))
 

@@ -30,7 +30,7 @@ import orjson
 import setproctitle
 
 from forge import config, logs
-from forge.app.opening import read_settings
+from forge.app.lazy_storage import read_settings
 from forge.config.model import QueueConfig
 from forge.descendants import adopt_orphans, end_all, kill_marked, mark, signal_at_parents_death
 from forge.errors import ForgeError, StartError

@@ -18,14 +18,14 @@ class Recorder(Forge):
         super().__init__(NOWHERE, **options)
         self.stored: list[NewJob] = []
 
-    def submit(self, jobs: Any, conn: Any = None) -> Any:
+    def _submit(self, jobs: Any, conn: Any = None) -> Any:
         assert conn is None
         made = list(jobs)
         self.stored += made
         return [None for _ in made]
 
-    async def asubmit(self, jobs: Any, conn: Any = None) -> Any:
-        return self.submit(jobs, conn)
+    async def _asubmit(self, jobs: Any, conn: Any = None) -> Any:
+        return self._submit(jobs, conn)
 
     @property
     def payloads(self) -> list[Any]:

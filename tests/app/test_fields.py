@@ -10,8 +10,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from forge import Forge, InvalidJob, UsageError
-from forge.config import LARGEST_PAYLOAD
-from forge.job import NewJob
+from forge.job import LARGEST_PAYLOAD, NewJob
 
 YEAR = 365.25 * 86_400
 TOO_DEEP: Any = None

@@ -15,7 +15,7 @@ import sqlalchemy
 import sqlalchemy.orm
 
 from forge import Forge, JobHandle, UsageError
-from forge.app.opening import lend
+from forge.app.lazy_storage import lend
 from forge.storage import open_storage
 from forge.testing.database import open_for_test, url_in
 from tests.conftest import new_database

@@ -12,13 +12,13 @@ import pytest
 
 from forge import (
     Dead,
-    DeadJob,
     Failed,
     Forge,
     Job,
-    JobCancelled,
     JobHandle,
+    JobIsDead,
     JobNotFound,
+    JobWasCancelled,
     ResultTimeout,
     Status,
     UsageError,
@@ -96,7 +96,7 @@ def test_patience_that_ends_first_says_where_the_job_stands(app: Forge) -> None:
 def test_a_dead_jobs_result_is_its_last_error(app: Forge) -> None:
     handle = added(app)
     work_off(app, outcome=Dead("no such account"))
-    dead = (DeadJob, f"job {handle.id} (add) is dead: no such account")
+    dead = (JobIsDead, f"job {handle.id} (add) is dead: no such account")
     assert both_ways(handle) == (dead, dead)
 
 
@@ -109,7 +109,7 @@ def test_a_failed_job_is_still_waited_for(app: Forge) -> None:
 def test_a_cancelled_jobs_result_says_so(app: Forge) -> None:
     handle = added(app)
     assert handle.cancel() == "cancelled"
-    assert both_ways(handle)[0] == (JobCancelled, f"job {handle.id} (add) was cancelled: cancelled by user")
+    assert both_ways(handle)[0] == (JobWasCancelled, f"job {handle.id} (add) was cancelled: cancelled by user")
 
 
 def test_an_unknown_jobs_result_is_not_found(app: Forge) -> None:

@@ -33,7 +33,7 @@ def test_a_task_can_say_when_it_is_enqueued() -> None:
     app = Forge("sqlite:///unused.db")
     task = app.task(cron="0 3 * * *", timezone="Europe/Berlin", queue="night", max_attempts=2)(tidy)
     assert task() is None
-    assert app.schedules.declared == {
+    assert app.schedules._declared == {
         f"{__name__}.tidy": NewSchedule(
             name=f"{__name__}.tidy",
             expression="0 3 * * *",
@@ -54,7 +54,7 @@ def test_a_context_is_not_an_argument_of_a_schedule() -> None:
     @app.task(cron="@daily")
     def told(ctx: Context) -> None: ...
 
-    (new,) = app.schedules.declared.values()
+    (new,) = app.schedules._declared.values()
     assert (new.expression, new.payload) == ("@daily", b'{"args":[],"kwargs":{}}')
 
 
@@ -63,7 +63,7 @@ def test_a_schedule_has_the_tasks_options_unless_it_says_otherwise() -> None:
     task = app.task(name="report", queue="slow", timeout=60, keep_result=False)(report)
     options: Any = {"timezone": "Asia/Tokyo", "catch_up": "none", "jitter": 5, "skip_if_running": True}
     app.schedule("eu", " 0  3 * * * ", task, args=["eu"], kwargs={"deep": True}, priority=7, tags=["t"], **options)
-    assert app.schedules.declared["eu"] == NewSchedule(
+    assert app.schedules._declared["eu"] == NewSchedule(
         name="eu",
         expression="0 3 * * *",
         kind="report",
@@ -89,7 +89,7 @@ def test_any_kind_can_be_scheduled() -> None:
     app.schedule("a", "* * * * *", "mail.send", payload={"to": 1})
     app.schedule("b", "* * * * *", "mail.send")
     app.schedule("c", "* * * * *", "of.others", args=[1])
-    found = {name: (new.queue, new.payload) for name, new in app.schedules.declared.items()}
+    found = {name: (new.queue, new.payload) for name, new in app.schedules._declared.items()}
     assert found == {
         "a": ("mail", b'{"to":1}'),
         "b": ("mail", b"null"),
@@ -101,7 +101,7 @@ def test_a_tasks_own_key_is_the_schedules() -> None:
     app = Forge("sqlite:///unused.db")
     task = app.task(name="report", dedupe=lambda region, deep=False: f"report {region}")(report)
     app.schedule("eu", "0 3 * * *", task, args=["eu"], skip_if_running=True)
-    assert app.schedules.declared["eu"].dedupe_key == "report eu"
+    assert app.schedules._declared["eu"].dedupe_key == "report eu"
 
 
 def declaring(expression: str = "0 3 * * *", **options: Any) -> Callable[[Forge], None]:

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from forge import fastpath
-from forge.config import LARGEST_PAYLOAD
-from forge.job import NewJob, Status
+from forge.job import LARGEST_PAYLOAD, NewJob, Status
 
 from .conftest import TASKS, Pod, Project, eventually
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from forge.errors import DeadJob
+from forge.errors import JobIsDead
 from forge.job import Status
 
 from .conftest import Project, alive, eventually
@@ -30,7 +30,7 @@ def test_tasks_of_every_form_run_and_answer(project: Project) -> None:
 def test_a_failing_job_retries_with_its_errors_and_dies(project: Project) -> None:
     pod = project.start()
     job = handle(project.enqueue("fail", "no luck", max_attempts=2))
-    with pytest.raises(DeadJob, match="ValueError: no luck"):
+    with pytest.raises(JobIsDead, match="ValueError: no luck"):
         job.result(timeout=30)
     errors = job.job().errors
     assert [error["attempt"] for error in errors] == [1, 2]
@@ -42,7 +42,7 @@ def test_a_failing_job_retries_with_its_errors_and_dies(project: Project) -> Non
 def test_a_job_that_always_kills_its_worker_is_dead_at_three_crashes(project: Project, how: str, said: str) -> None:
     project.start()
     job = handle(project.enqueue("die", how))
-    with pytest.raises(DeadJob, match=said):
+    with pytest.raises(JobIsDead, match=said):
         job.result(timeout=60)
     found = job.job()
     assert found.crashes == 3
@@ -63,7 +63,7 @@ def test_a_handler_past_its_timeout_is_stopped_and_its_job_fails(project: Projec
     project.configure(1)
     project.start()
     job = handle(project.enqueue("hang", timeout=1, max_attempts=1))
-    with pytest.raises(DeadJob, match="timeout after 1 s"):
+    with pytest.raises(JobIsDead, match="timeout after 1 s"):
         job.result(timeout=30)
     assert len(project.events("START")) == 1
     assert handle(project.enqueue("add", 1, 1)).result(timeout=30) == 2  # the only worker is free again

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from forge.errors import DeadJob
+from forge.errors import JobIsDead
 from forge.job import Status
 
 from .conftest import Project, alive, eventually
@@ -82,7 +82,7 @@ def test_children_that_break_every_rule_at_once_hurt_no_job_but_their_own(projec
     assert all(isinstance(job.result(timeout=60), int) for job in good)
     assert [job.job().attempts for job in good] == [1] * len(good)
     for what, job in bad.items():
-        with pytest.raises(DeadJob) as caught:
+        with pytest.raises(JobIsDead) as caught:
             job.result(timeout=60)
         assert BREAKING[what] in str(caught.value), what
     pids = [pid for what in BREAKING for pid in given(project, what)]
@@ -217,14 +217,14 @@ def test_commands_run_end_and_answer(project: Project) -> None:
     enqueue = project.app.enqueue
     done = enqueue("cmd_exec", {"command": "count", "args": {"word": "a b"}}, keep_result=True)
     assert done.result(timeout=30) == {"stdout": "a b"}
-    with pytest.raises(DeadJob, match="exit 1"):
+    with pytest.raises(JobIsDead, match="exit 1"):
         enqueue("cmd_exec", {"command": "fail"}, keep_result=True, max_attempts=1).result(timeout=30)
     unknown = enqueue("cmd_exec", {"command": "cuont"}, keep_result=True)
-    with pytest.raises(DeadJob, match='no command "cuont"; did you mean count'):
+    with pytest.raises(JobIsDead, match='no command "cuont"; did you mean count'):
         unknown.result(timeout=30)
     assert unknown.job().attempts == 1
     free = enqueue("cmd_exec", {"argv": ["true"]}, keep_result=True)
-    with pytest.raises(DeadJob, match="allow_any"):
+    with pytest.raises(JobIsDead, match="allow_any"):
         free.result(timeout=30)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from forge import JobHandle
-from forge.errors import DeadJob
+from forge.errors import JobIsDead
 from forge.job import Status
 
 from .conftest import TASKS, Project, alive, eventually
@@ -114,7 +114,7 @@ def test_a_handler_that_goes_on_is_killed(project: Project) -> None:
     project.start()
     job = enqueue(project, "deaf", timeout=1, max_attempts=1)
     worker = pid_of(project, "deaf")
-    with pytest.raises(DeadJob, match="timeout after 1 s"):
+    with pytest.raises(JobIsDead, match="timeout after 1 s"):
         job.result(timeout=30)
     assert project.events("HEARD"), "it was interrupted first"
     eventually(lambda: not alive(worker))
@@ -125,7 +125,7 @@ def test_a_timeout_that_is_obeyed_is_a_failure_and_not_a_cancellation(project: P
     project.configure(1)
     pod = project.start()
     job = enqueue(project, "polite", timeout=1, max_attempts=1)
-    with pytest.raises(DeadJob, match="timeout after 1 s"):
+    with pytest.raises(JobIsDead, match="timeout after 1 s"):
         job.result(timeout=30)
     assert pid_of(project, "polite") in pod.children()
 
@@ -134,7 +134,7 @@ def test_the_queues_timeout_caps_the_jobs_own(project: Project) -> None:
     project.settings("[queues.default]\ntimeout = 1\n")
     project.start()
     job = enqueue(project, "interruptible", timeout=600, max_attempts=1)
-    with pytest.raises(DeadJob, match="timeout after 1 s"):
+    with pytest.raises(JobIsDead, match="timeout after 1 s"):
         job.result(timeout=30)
 
 
@@ -221,7 +221,7 @@ def test_a_timeout_on_an_event_loop_stops_that_job_alone(project: Project) -> No
     other = enqueue(project, "awaiting", "go")
     worker = pid_of(project, "go")
     late = enqueue(project, "awaiting", "never", timeout=1, max_attempts=1)
-    with pytest.raises(DeadJob, match="timeout after 1 s"):
+    with pytest.raises(JobIsDead, match="timeout after 1 s"):
         late.result(timeout=30)
     (project.folder / "go").touch()
     assert other.result(timeout=30) == "go"
@@ -235,7 +235,7 @@ def test_a_job_that_ignores_its_timeout_costs_its_neighbours_no_attempt(project:
     other = enqueue(project, "awaiting", "go", max_attempts=1)
     worker = pid_of(project, "go")
     late = enqueue(project, "stubborn", timeout=1, max_attempts=1)
-    with pytest.raises(DeadJob, match="timeout after 1 s"):
+    with pytest.raises(JobIsDead, match="timeout after 1 s"):
         late.result(timeout=30)
     eventually(lambda: not alive(worker))
     (project.folder / "go").touch()

@@ -15,8 +15,8 @@ import orjson
 import pytest
 
 from forge import Context, Done, Failed, Forge, Snooze, _fastpath_py, fastpath
-from forge.app.context import Why
 from forge.app.registry import Handler
+from forge.app.running.context import Why
 from forge.job import Claim
 from forge.logs import current_job
 from tests.worker.conftest import Drive, Gate
@@ -272,5 +272,5 @@ def test_handlers_with_hooks_around_them_are_not_for_it() -> None:
 
     tasks: dict[str, Handler] = dict(app.tasks)
     assert list(child._plain(tasks)) == ["plain"]
-    app.hooks.after.append(lambda ctx, outcome: None)
+    app._hooks.after.append(lambda ctx, outcome: None)
     assert child._plain(tasks) == {}

@@ -79,7 +79,7 @@ def test_a_first_parameter_of_another_type_is_an_argument_like_any_other(app: Fo
     def task(ctx: decimal.Context | dict[str, int], b: int = 0) -> Any:
         return ctx
 
-    assert not task.handler.ctx_first
+    assert not task._handler.ctx_first
     assert run(app, "k", payload={"args": [{"x": 1}], "kwargs": {}}).result == b'{"x":1}'
 
 

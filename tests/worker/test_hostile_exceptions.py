@@ -48,7 +48,7 @@ def test_a_hook_may_raise_it_too() -> None:
 
     app.add_middleware(Spoil())
     task: Any = app.task(name="k")(raises(Failed("x")))
-    ending = execute(claim(), {"k": task.handler})
+    ending = execute(claim(), {"k": task._handler})
     assert isinstance(ending.outcome, Failed) and ending.outcome.message == "x"
 
 

@@ -43,7 +43,7 @@ def run(fn: Callable[..., Any], payload: Any = None, *, backoff: Any = None, **c
     """One job of a task made of `fn`."""
     app = Forge("sqlite:///unused.db")
     task = app.task(name="k", backoff=backoff)(fn)
-    return execute(claim(payload=payload, **changes), {"k": task.handler})
+    return execute(claim(payload=payload, **changes), {"k": task._handler})
 
 
 def raises(error: BaseException | type[BaseException]) -> Callable[[], NoReturn]:

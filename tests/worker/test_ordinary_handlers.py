@@ -312,7 +312,7 @@ def test_a_generator_function_is_refused_when_it_is_registered(app: Forge, way: 
         ) as found:
             register()
         assert "\n" not in str(found.value)
-    assert not app.tasks and not app.starting and not app.stopping
+    assert not app.tasks and not app._starting and not app._stopping
 
 
 @pytest.mark.parametrize("hook", ["before_enqueue", "before_job", "after_job"])

@@ -271,7 +271,7 @@ def test_a_hook_that_changes_the_outcome_cannot_make_it_odd() -> None:
 
     app.add_middleware(Spoil())
     task: Any = app.task(name="k")(raises(Failed("x")))
-    ending = execute(claim(), {"k": task.handler})
+    ending = execute(claim(), {"k": task._handler})
     assert isinstance(ending.outcome, Failed) and ending.outcome.message == "404"
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from forge import Context, DeadJob, Done, Forge, InvalidJob, Status
-from forge.app import results
+from forge import Context, Done, Forge, InvalidJob, JobIsDead, Status
+from forge.app.running import results
 from forge.errors import DatabaseError
 from forge.job import Claim, Ending
 from forge.master.ending_batch import EndingBatch
@@ -79,7 +79,7 @@ def test_the_job_is_dead_at_once_and_says_why(app: Forge, ran: list[str], which:
     said = record.last_error or ""
     assert said.startswith("its work was done, but its result cannot be stored: ") and BAD[which][1] in said
     assert '; it is not run again (with keep_result="if_possible" on its task' in said and "\n" not in said
-    with pytest.raises(DeadJob, match="its work was done"):
+    with pytest.raises(JobIsDead, match="its work was done"):
         job.result(timeout=0)
 
 
@@ -106,7 +106,7 @@ def test_only_a_task_can_say_so(app: Forge, ran: list[str]) -> None:
             enqueue(keep_result="if_possible")
     with pytest.raises(InvalidJob, match=r"^keep_result must be whole seconds or a timedelta, not 'maybe'"):
         register(app, ran, "other", keep_result="maybe")
-    assert register(app, ran, "third", keep_result=timedelta(hours=1)).handler.result_optional is False
+    assert register(app, ran, "third", keep_result=timedelta(hours=1))._handler.result_optional is False
 
 
 @pytest.mark.parametrize("keep", [True, "if_possible"])

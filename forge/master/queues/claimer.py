@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 from uuid import UUID
 
-from forge.config import LARGEST_PAYLOAD, suggest
+from forge.config import suggest
 from forge.delays import UNKNOWN_KIND_PAUSE
-from forge.job import Claim, Dead, Ending, Released
+from forge.job import LARGEST_PAYLOAD, Claim, Dead, Ending, Released
 from forge.master.finalizer import Finalizer
 from forge.master.news import Post
 from forge.master.pod.log import Sometimes, log

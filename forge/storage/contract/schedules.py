@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import Any, Literal, NamedTuple, Self
 from uuid import UUID
 
-from forge.job import Line, NewJob
+from forge.job import DEFAULT_ATTEMPTS, DEFAULT_TIMEOUT, Line, NewJob
 
 __all__ = [
     "CatchUp",
@@ -50,8 +50,8 @@ class NewSchedule:
     timezone: str = "UTC"
     queue: str = "default"
     priority: int = 0
-    max_attempts: int = 5
-    timeout: int = 600
+    max_attempts: int = DEFAULT_ATTEMPTS
+    timeout: int = DEFAULT_TIMEOUT
     keep_result: int | None = None
     dedupe_key: str | None = None  # a fire time is skipped while an active job has it
     unique_for: int | None = None

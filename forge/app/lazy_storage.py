@@ -14,10 +14,10 @@ from forge.config import Config, load, mask
 from forge.errors import ForgeError
 from forge.storage import Storage, open_storage
 
-__all__ = ["Opening", "lend", "read_settings"]
+__all__ = ["LazyStorage", "lend", "read_settings"]
 
 
-class Opening:
+class LazyStorage:
     """The storage of one app, opened when first asked for."""
 
     lent_to_all: ClassVar[Storage | None] = None  # what an app made now works on: see `lend`
@@ -31,8 +31,8 @@ class Opening:
         self._storage: Storage | None = None
         self._ready: Storage | None = None  # the same, once its schema is known to fit
         self._known: weakref.WeakSet[Any] = weakref.WeakSet()  # connections of the caller's that were found to be right
-        self._lent = Opening.lent_to_all  # a storage to work on instead of the configured one
-        _openings.add(self)
+        self._lent = LazyStorage.lent_to_all  # a storage to work on instead of the configured one
+        _all.add(self)
 
     @property
     def config(self) -> Config:
@@ -114,7 +114,7 @@ class Opening:
 
     def _configured(self) -> Storage:
         given = self.config
-        return open_storage(given.database, schema=given.schema, patience=given.database_patience, keep=Opening.keep)
+        return open_storage(given.database, schema=given.schema, patience=given.database_patience, keep=self.keep)
 
     def _made_ready(self) -> Storage:
         storage = self.made()
@@ -144,40 +144,40 @@ class Opening:
 
 
 _Target = tuple[Storage | None, Config | None]  # None: the configured one; not read yet
-_openings: weakref.WeakSet[Opening] = weakref.WeakSet()
+_all: weakref.WeakSet[LazyStorage] = weakref.WeakSet()
 _inherited: list[Storage] = []
 
 
 @contextlib.contextmanager
-def lend(storage: Storage, to: Opening | None = None) -> Iterator[None]:
+def lend(storage: Storage, to: LazyStorage | None = None) -> Iterator[None]:
     """Let an app work on `storage`; by default every app of the process, also one that is made meanwhile.
 
     Until the end of the block none of them can open its configured database, and what it had open is closed: it opens
     it again when it is used afterwards. The storage stays the lender's to close.
     """
-    before_all = Opening.lent_to_all
+    before_all = LazyStorage.lent_to_all
     if to is None:
-        Opening.lent_to_all = storage
-    before = {opening: opening.point_to((storage, None)) for opening in ([to] if to else list(_openings))}
+        LazyStorage.lent_to_all = storage
+    before = {lazy: lazy.point_to((storage, None)) for lazy in ([to] if to else list(_all))}
     try:
         yield
     finally:
-        Opening.lent_to_all = before_all
-        for opening in before if to else list(_openings):
-            opening.point_to(before.get(opening, (before_all, None)))
+        LazyStorage.lent_to_all = before_all
+        for lazy in before if to else list(_all):
+            lazy.point_to(before.get(lazy, (before_all, None)))
 
 
 def read_settings(folder: Path) -> None:
     """Have every app that there is know its settings now, as they are in that folder: a handler that changes the
     directory or the environment afterwards does not send jobs elsewhere."""
-    for opening in list(_openings):
+    for lazy in list(_all):
         with contextlib.suppress(ForgeError):  # said when it is used, if ever
-            opening.read_settings(folder)
+            lazy.read_settings(folder)
 
 
 def _after_fork() -> None:
-    for opening in list(_openings):
-        opening.after_fork()
+    for lazy in list(_all):
+        lazy.after_fork()
 
 
 os.register_at_fork(after_in_child=_after_fork)

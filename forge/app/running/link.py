@@ -12,7 +12,7 @@ from forge.codec import check_name
 from forge.errors import UsageError
 from forge.job import Claim, NewJob, Receipt, Throttled
 
-__all__ = ["Answer", "Link", "Permit", "RateLimit"]
+__all__ = ["Link", "PendingAnswer", "Permit", "RateLimit"]
 
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ class Link(Protocol):
         ...
 
 
-class Answer(Generic[T]):
+class PendingAnswer(Generic[T]):
     """A question on its way: one piece of code for callers that wait and for those that await."""
 
     __slots__ = ("_future", "_read")
@@ -98,10 +98,10 @@ class RateLimit:
         """`drain` for asyncio."""
         await self._drain(scope).awaited()
 
-    def _acquire(self, scope: str, tokens: int) -> Answer[Permit]:
+    def _acquire(self, scope: str, tokens: int) -> PendingAnswer[Permit]:
         if type(tokens) is not int or tokens < 1:
             raise UsageError(f"tokens must be a whole number above 0, not {tokens!r}")
-        return Answer(self._link.acquire(self._claim, check_name(scope, "scope"), tokens), Permit)
+        return PendingAnswer(self._link.acquire(self._claim, check_name(scope, "scope"), tokens), Permit)
 
-    def _drain(self, scope: str) -> Answer[None]:
-        return Answer(self._link.drain(check_name(scope, "scope")), lambda _: None)
+    def _drain(self, scope: str) -> PendingAnswer[None]:
+        return PendingAnswer(self._link.drain(check_name(scope, "scope")), lambda _: None)

@@ -145,4 +145,4 @@ def test_a_schedule_has_the_line_that_its_job_would_have(app: Recorder) -> None:
     def tidy(tenant: str) -> None: ...
 
     app.schedule("eu", "* * * * *", tidy, args=["acme"], partition_by="all")
-    assert app.schedules.declared["eu"].line == Line.of(concurrency_key="tidy:acme", concurrency=1, partition="all")
+    assert app.schedules._declared["eu"].line == Line.of(concurrency_key="tidy:acme", concurrency=1, partition="all")

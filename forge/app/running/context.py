@@ -17,17 +17,17 @@ from uuid import UUID
 
 from forge.app.fields import EnqueueOptions
 from forge.app.handle import JobHandle
-from forge.app.link import Answer, Link, RateLimit
-from forge.app.registry import Owner
-from forge.app.results import encode_result
+from forge.app.registry import App
+from forge.app.running.link import Link, PendingAnswer, RateLimit
+from forge.app.running.results import encode_result
+from forge.app.running.transaction import Transaction, open_transaction
 from forge.app.tasks import Call, Enqueueable
-from forge.app.transaction import Transaction, open_transaction
 from forge.codec import as_text
 from forge.errors import UsageError
 from forge.job import Cancelled, Claim, Deduped, Done, Ending, Failed, NewJob, Outcome, Receipt, Released
 from forge.logs import current_job as _current
 
-__all__ = ["Context", "Why", "current_job", "stopped"]
+__all__ = ["Context", "JobLog", "Why", "current_job", "stopped"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -67,7 +67,7 @@ class Context:
     _log: JobLog | None = None
     _said_at = -math.inf  # monotonic: the last word of progress
 
-    def __init__(self, claim: Claim, app: Owner, link: Link, began: float | None = None) -> None:
+    def __init__(self, claim: Claim, app: App, link: Link, began: float | None = None) -> None:
         """`began`: when, monotonic, if not now."""
         self._claim, self._app, self._link = claim, app, link
         self._began = time.monotonic() if began is None else began
@@ -237,23 +237,23 @@ class Context:
         if self._written:
             raise UsageError("the job is done already (its transaction has ended); use enqueue_now")
         app = self._producer(task)
-        jobs = list(app.hooks.enqueued(jobs)) if app.hooks.before_enqueue else jobs
+        jobs = list(app._hooks.enqueued(jobs)) if app._hooks.before_enqueue else jobs
         if self._children is None:
             self._children = []
         self._children.extend(jobs)
         return [JobHandle(app, job.id) for job in jobs]
 
-    def _store_now(self, task: Any, jobs: list[NewJob]) -> Answer[list[JobHandle[Any]]]:
+    def _store_now(self, task: Any, jobs: list[NewJob]) -> PendingAnswer[list[JobHandle[Any]]]:
         app = self._producer(task)
-        jobs = list(app.hooks.enqueued(jobs)) if app.hooks.before_enqueue else jobs
+        jobs = list(app._hooks.enqueued(jobs)) if app._hooks.before_enqueue else jobs
 
         def handles(receipts: list[Receipt]) -> list[JobHandle[Any]]:
             return [JobHandle(app, receipt.id, isinstance(receipt, Deduped)) for receipt in receipts]
 
-        return Answer(self._link.enqueue(self._claim, jobs), handles)
+        return PendingAnswer(self._link.enqueue(self._claim, jobs), handles)
 
-    def _producer(self, task: Any) -> Owner:
-        return cast(Owner, task._app) if isinstance(task, Enqueueable) else self._app
+    def _producer(self, task: Any) -> App:
+        return task._app if isinstance(task, Enqueueable) else self._app
 
     def _complete(self, transaction: Transaction) -> bool:
         """On the transaction's connection, before it commits."""

@@ -115,11 +115,6 @@ class Held(NamedTuple):
     workers: int  # what the leader has given it
     holds: int  # what it may run or still runs, by its own word; more than `workers` while it shrinks
 
-    @property
-    def occupied(self) -> int:
-        """What must be counted as taken."""
-        return max(self.workers, self.holds)
-
 
 def grants(total: int, aims: Mapping[int, int], held: Mapping[int, Held]) -> Split:
     """What each pod may have now, on the way to `aims`: less at once, more only of what nobody holds.

@@ -16,13 +16,13 @@ from functools import partial
 
 from forge import failpoints
 from forge.job import Claim, Dead, Done, Ending, Failed, Released, Snooze, Status
+from forge.master.database_threads import LONGEST_PAUSE, DatabaseThread
 from forge.master.ending_batch import TELL_AFTER, Apart, EndingBatch, group_of
 from forge.master.news import Post
 from forge.master.pod.log import Sometimes, counted, log
 from forge.master.pod.meter import Meter
 from forge.master.pod.presence import Presence
 from forge.master.queues.chains import Chains
-from forge.master.threads import LONGEST_PAUSE, DatabaseThread
 from forge.storage import Storage
 
 __all__ = ["MOST_UNWRITTEN", "Finalizer", "without_payload"]
@@ -178,7 +178,8 @@ class Finalizer:
             self._thread.send(batch, lambda _, error: self._written(batch, again, done, due, error))
 
     def _hand_over(self) -> None:
-        """The slots of jobs whose endings wait for one other. Where that fails, they go on waiting for it."""
+        """Hand over the places of jobs whose endings wait for one other job. Where that fails they go on waiting for
+        it."""
 
         def handed(last: Claim, done: bool | None, _: str | None) -> None:
             for ending in self.chains.handed_over(last) if done else ():

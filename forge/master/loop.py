@@ -22,6 +22,7 @@ from forge import early, logs
 from forge.config import Config
 from forge.errors import ConfigError, DatabaseError, ExitCode, ForgeError
 from forge.master.books import Books
+from forge.master.database_threads import DatabaseThread
 from forge.master.finalizer import Finalizer
 from forge.master.news import (
     Beat,
@@ -54,7 +55,6 @@ from forge.master.queues.offers import Offers
 from forge.master.queues.pod_budgets import PodBudgets
 from forge.master.queues.pod_share import PodShare
 from forge.master.queues.wake_switch import WakeSwitch
-from forge.master.threads import DatabaseThread
 from forge.master.workers.replies import Replies
 from forge.master.workers.requests import Requests
 from forge.master.workers.stop_job import notice

@@ -11,7 +11,7 @@ from forge.job import Claim
 from forge.storage.contract import Incarnation
 
 if TYPE_CHECKING:
-    from forge.master.threads import DatabaseThread
+    from forge.master.database_threads import DatabaseThread
 
 __all__ = [
     "Beat",

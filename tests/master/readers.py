@@ -23,15 +23,15 @@ from forge.config.model import Config, PoolConfig, QueueConfig
 from forge.job import Claim, Ending, Released
 from forge.master.pod.meter import Meter
 from forge.master.pod_state import PodState
-from forge.master.programs import process_table as processes
+from forge.master.programs import process_table
 from forge.master.programs.places import Places
 from forge.master.programs.pools import Child, Pool
 from forge.master.programs.process_table import ProcessTable, Recipe
 from forge.master.queues.chains import Chains
 from forge.master.queues.local_queue import LocalQueue
-from forge.master.workers import replies as hearing
-from forge.master.workers import zygote_process as zygote
-from forge.master.workers import zygotes as rolling
+from forge.master.workers import replies as replies_module
+from forge.master.workers import zygote_process
+from forge.master.workers import zygotes as zygotes_module
 from forge.master.workers.replies import Replies
 from forge.master.workers.requests import Requests
 from forge.master.workers.workers import Workers
@@ -155,9 +155,9 @@ def no_kills(*, bugs: bool = False) -> Iterator[list[int]]:
     with ExitStack() as stack:
         for name in ("kill", "killpg"):
             stack.enter_context(patch.object(os, name, lambda pid, _: killed.append(pid)))
-        for module in (descendants, zygote):
+        for module in (descendants, zygote_process):
             stack.enter_context(patch.object(module, "parent_of", _parent_of))
-        for module in (hearing, rolling, processes) if not bugs else ():
+        for module in (replies_module, zygotes_module, process_table) if not bugs else ():
             stack.enter_context(patch.object(module, "a_bug", _raise))
         yield killed
 
@@ -259,22 +259,22 @@ class WorkerRig:
 
     def __init__(self, jobs: int, *, settings: QueueConfig | None = None, hello: bool = True) -> None:
         self.books, self.selector = Books(), selectors.DefaultSelector()
-        self.lane = LocalQueue("q", settings or QueueConfig(max_workers=1), 10.0)
+        self.queue = LocalQueue("q", settings or QueueConfig(max_workers=1), 10.0)
         self.sent = claims(jobs)
         self.zygote = StubZygote()
         storage, side_thread, budgets = _Refuses(), SideThread(), NoBudgets()
         self.requests = Requests(storage, side_thread, budgets)  # type: ignore[arg-type]
-        queues, state, zygotes = {"q": self.lane}, PodState(Config()), _Current(self.zygote)
+        queues, state, zygotes = {"q": self.queue}, PodState(Config()), _Current(self.zygote)
         replies = Replies(queues, state, zygotes, self.books, self.requests, Meter())  # type: ignore[arg-type]
         self.workers = Workers(queues, state, zygotes, replies, self.selector, self.books.end)  # type: ignore[arg-type]
-        (self.slot,) = self.lane.slots
+        (self.slot,) = self.queue.slots
         ours, self.theirs = socket.socketpair()
         self.theirs.setblocking(False)
         self.slot.open(ours, self.zygote)
         self.selector.register(ours, selectors.EVENT_READ)
         self.workers.heard(self.zygote, {"forked": self.slot.label, "serial": self.slot.serial, "pid": WORKER})
         if hello:
-            self.write(line_of(hello=WORKER, capacity=self.lane.settings.concurrency))
+            self.write(line_of(hello=WORKER, capacity=self.queue.settings.concurrency))
             assert self.slot.ready
         if jobs:
             self.slot.send(self.sent, time.monotonic())
@@ -298,7 +298,7 @@ class WorkerRig:
     @property
     def places(self) -> list[list[Claim]]:
         """Where claims may be that have not ended."""
-        return [list(self.lane.claims())]
+        return [list(self.queue.claims())]
 
     def check(self) -> None:
         self.books.balance(self.sent, *self.places)
@@ -313,7 +313,7 @@ class WorkerRig:
         self.check()
 
     def close(self) -> None:
-        for slot in self.lane.all_slots():
+        for slot in self.queue.all_slots():
             slot.close()
         self.workers.outputs.close_all()
         self.theirs.close()

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from forge.config.model import QueueConfig
 from forge.job import Line, NewJob
 from forge.master.message_checks import schedule
-from forge.master.workers import requests as questions
+from forge.master.workers import requests
 from forge.protocol import new_job_of, record_of
 from forge.storage.contract.schedules import NewSchedule
 
@@ -153,7 +153,7 @@ def test_a_worker_may_greet_before_the_zygote_has_told_of_it() -> None:
         rig.write(b'{"hello":%d,"capacity":1}\n' % WORKER)
         assert rig.slot.greeted_as and not rig.slot.ready
         rig.workers.heard(rig.zygote, {"forked": "q/0", "serial": rig.slot.serial, "pid": WORKER})
-        assert rig.lane.slots[0].ready and not killed
+        assert rig.queue.slots[0].ready and not killed
         rig.workers.heard(rig.zygote, {"forked": "q/0", "serial": 77, "pid": PROGRAM})  # of one that nobody waits for
         assert killed == [PROGRAM]
         rig.close()
@@ -268,7 +268,7 @@ def test_a_job_that_cannot_be_stored_is_refused_and_its_worker_lives(field: str,
 
 
 def test_a_worker_that_asks_and_never_listens_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(questions, "MAX_LINE", 100_000)
+    monkeypatch.setattr(requests, "MAX_LINE", 100_000)
     with no_kills() as killed:
         rig = WorkerRig(1)
         line = orjson.dumps({"ask": 5, "for": "enqueue", "jobs": [{"id": "x" * 60, "kind": "k", "payload": 1}]}) + b"\n"

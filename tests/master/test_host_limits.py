@@ -16,7 +16,7 @@ import pytest
 
 from forge import config, host_limits
 from forge.errors import ConfigError
-from forge.master.programs import process_table as processes
+from forge.master.programs import process_table
 from tests.master import conftest
 from tests.master.conftest import Pod, Project, eventually
 from tests.master.rig import Rig
@@ -224,7 +224,7 @@ def test_a_program_that_there_are_no_pipes_for_fails_its_job_and_nobody_else(
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
         with monkeypatch.context() as patch:
-            patch.setattr(processes, "pipes", none)
+            patch.setattr(process_table, "pipes", none)
             ending: Any = rig.run("cmd_exec", {"command": "hello"})
         assert "forge: cannot run it: too many open files: the limit is" in ending.outcome.message
         done: Any = rig.run("cmd_exec", {"command": "hello"})

@@ -34,7 +34,7 @@ def zygote(tmp_path: Path) -> Iterator[ZygoteProcess]:
 
 
 def calls_of_turns(url: str, folder: Path, zygote: ZygoteProcess, queues: int) -> tuple[int, int]:
-    """Python functions that idle turns of the loop call, without a tick; and the lanes that there are."""
+    """Python functions that idle turns of the loop call, without a tick; and the queues that there are."""
     path = folder / "many.toml"
     path.write_text('modules = ["tasks"]\n' + "".join(f"[queues.q{i}]\nmax_workers = 0\n" for i in range(queues)))
     calls = turns = 0

@@ -15,7 +15,7 @@ from forge.job import Cancelled, Claim, Dead, Done, Ending, Failed, Released, Sn
 from forge.master.finalizer import Finalizer
 from forge.master.news import ErrandDone
 from forge.master.pod.meter import AT_LEAST, EVERY, Meter, Metering, Processes
-from forge.master.pod.process_use import Vitals, use_of
+from forge.master.pod.process_use import ProcessUse, use_of
 from forge.storage import Storage, open_storage
 from forge.storage.contract import Incarnation
 from forge.storage.contract.metrics import MetricReport, ReportTaken
@@ -257,13 +257,13 @@ def test_a_question_that_took_long_is_not_listened_to_while_a_better_one_is_youn
 def test_processes_are_looked_at_from_one_time_to_the_next() -> None:
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
-        vitals = Vitals()
-        vitals.look([], [], pss=False)  # what the children of this very process have used before
+        use = ProcessUse()
+        use.look([], [], pss=False)  # what the children of this very process have used before
         total = 0.0
 
         def worked() -> bool:
             nonlocal total
-            cpu, memory = vitals.look([], [busy.pid, 0, 2**22 + 1], pss=True)
+            cpu, memory = use.look([], [busy.pid, 0, 2**22 + 1], pss=True)
             total += cpu["workers_cpu"]
             assert memory["workers_rss"] >= memory["workers_pss"] > 0
             return total > 0.05

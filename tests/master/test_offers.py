@@ -134,10 +134,10 @@ def test_a_job_may_come_before_the_word_that_its_offer_stands() -> None:
     )
     who = Incarnation(Pod(7, "", "", 1, ("default",), datetime.now(UTC), datetime.now(UTC)))
     found = Offers(SimpleNamespace(offer=lambda *_: True), SimpleNamespace(who=who), claimer)  # type: ignore[arg-type]
-    lane: Any = SimpleNamespace(name="default", idle=True)
+    queue: Any = SimpleNamespace(name="default", idle=True)
     found.listening("here")
     for n in (1, 2):
-        found.look(lane, 1.0, float(n))
+        found.look(queue, 1.0, float(n))
         claim = Claim(0, 0, UUID(int=n), 7 << 32 | n, "default", "k", b"{}", 1, 1, 1, False, False)
         found.came([claim])
         errands.pop()(True, None)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from forge.errors import ExitCode
-from forge.master import loop as supervisor
+from forge.master import loop
 
 from .conftest import TASKS, Pod, Project, eventually, making
 
@@ -32,7 +32,7 @@ class Hold:
 sys.meta_path.insert(0, Hold)
 """
 
-# orjson is one of the first things that forge imports, the supervisor among the last. The zygote imports
+# orjson is one of the first things that forge imports, the loop among the last. The zygote imports
 # the tasks, and the master waits for it; then it has a loop and no worker.
 MOMENTS = ["orjson", "forge.master.loop", "tasks", "hook"]
 
@@ -189,4 +189,4 @@ def test_a_pod_that_is_to_have_no_worker_is_ready_without_one(here: Project, sys
 
 
 def test_the_time_after_which_a_slow_start_is_told_is_the_one_documented() -> None:
-    assert supervisor.SLOW_START == 10.0
+    assert loop.SLOW_START == 10.0

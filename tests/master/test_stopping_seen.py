@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from forge import Status
-from forge.master.workers import stop_job as stopping
+from forge.master.workers import stop_job
 
 from .conftest import TASKS, Project, eventually, making
 
@@ -168,4 +168,4 @@ def test_with_no_time_to_stop_nothing_is_told_and_all_goes_back(project: Project
 
 
 def test_the_word_comes_when_a_fifth_of_the_time_is_left_and_five_seconds_at_most() -> None:
-    assert [stopping.notice(seconds) for seconds in (0.0, 1.0, 25.0, 3600.0)] == [0.0, 0.2, 5.0, 5.0]
+    assert [stop_job.notice(seconds) for seconds in (0.0, 1.0, 25.0, 3600.0)] == [0.0, 0.2, 5.0, 5.0]

@@ -28,7 +28,7 @@ def claims(n: int) -> list[Claim]:
     return [Claim(0, None, UUID(int=next(numbers)), 1, "q", "k", b"{}", 1, 5, 600, False, False) for _ in range(n)]
 
 
-def lane(workers: int, **settings: Any) -> LocalQueue:
+def local_queue(workers: int, **settings: Any) -> LocalQueue:
     made = LocalQueue("q", QueueConfig(max_workers=workers, **settings), 10.0)
     for slot in made.slots:
         slot.ready, slot.capacity = True, made.settings.concurrency
@@ -48,7 +48,7 @@ def suspected(made: LocalQueue, jobs: list[Claim], now: float = 0.0) -> None:
 
 
 def test_suspects_run_one_by_one_and_the_other_workers_get_as_many_as_ever() -> None:
-    made, jobs = lane(3), claims(2)
+    made, jobs = local_queue(3), claims(2)
     suspected(made, jobs)
     made.claimed(claims(120), 120, 120)
     made.dispatch(0.0)
@@ -61,7 +61,7 @@ def test_suspects_run_one_by_one_and_the_other_workers_get_as_many_as_ever() -> 
 
 
 def test_a_queue_for_one_job_at_a_time_never_runs_two() -> None:
-    made, jobs = lane(1), claims(1)
+    made, jobs = local_queue(1), claims(1)
     made.slots[0].send(claims(1), 0.0)
     suspected(made, jobs)
     made.claimed(claims(10), 10, 10)
@@ -77,7 +77,7 @@ def test_a_queue_for_one_job_at_a_time_never_runs_two() -> None:
 
 
 def test_a_suspect_takes_the_place_of_one_job_in_a_worker_of_many() -> None:
-    made = lane(1, worker="async", concurrency=20)
+    made = local_queue(1, worker="async", concurrency=20)
     suspected(made, claims(3))
     made.claimed(claims(50), 50, 50)
     made.dispatch(0.0)
@@ -85,7 +85,7 @@ def test_a_suspect_takes_the_place_of_one_job_in_a_worker_of_many() -> None:
 
 
 def test_suspects_that_take_long_get_more_workers_but_no_more_places() -> None:
-    made = lane(1, worker="async", concurrency=3)
+    made = local_queue(1, worker="async", concurrency=3)
     suspected(made, claims(5))
     made.dispatch(0.0)
     for now in (0.01, 1.0, 2.0, 3.0, 4.0):
@@ -97,7 +97,7 @@ def test_suspects_that_take_long_get_more_workers_but_no_more_places() -> None:
 
 
 def test_without_suspects_there_is_no_worker_for_them() -> None:
-    made, jobs = lane(1), claims(1)
+    made, jobs = local_queue(1), claims(1)
     suspected(made, jobs)
     made.dispatch(0.0)
     made.suspects.slots[0].answered(jobs[0].id.hex, 0.0)
@@ -106,14 +106,14 @@ def test_without_suspects_there_is_no_worker_for_them() -> None:
 
 
 def test_who_has_died_alone_runs_alone_when_it_is_claimed_again() -> None:
-    made, (bad, good) = lane(1), claims(2)
+    made, (bad, good) = local_queue(1), claims(2)
     made.suspects.blame(bad.id)
     made.claimed([bad, good], 2, 2)
     assert list(made.suspects.waiting) == [bad] and list(made.waiting) == [good]
 
 
 def test_cancelled_suspects_leave_the_line() -> None:
-    made, (one, two) = lane(1), claims(2)
+    made, (one, two) = local_queue(1), claims(2)
     made.suspects.add([one, two])
     assert made.cancel({(one.id, one.token)}, 0.0) == [one]
     assert list(made.suspects.waiting) == [two]

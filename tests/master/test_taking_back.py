@@ -28,7 +28,7 @@ def claims(n: int, kind: str = "k") -> list[Claim]:
     return [Claim(0, None, UUID(int=next(numbers)), 1, "q", kind, b"{}", 1, 5, 600, False, False) for _ in range(n)]
 
 
-def lane(workers: int) -> LocalQueue:
+def local_queue(workers: int) -> LocalQueue:
     """With jobs that have taken 10 µs so far, so that workers get 500 ahead."""
     made = LocalQueue("q", QueueConfig(max_workers=workers), 10.0)
     for slot in made.slots:
@@ -45,7 +45,7 @@ def recalled(made: LocalQueue) -> list[bool]:
 
 
 def test_jobs_behind_a_long_one_come_back_though_every_other_worker_is_busy_with_short_ones() -> None:
-    made = lane(2)
+    made = local_queue(2)
     made.slots[0].send(claims(9), 0.0)
     made.slots[1].send(claims(9), 0.99)
     made.recall(1.0, shared=False)
@@ -53,7 +53,7 @@ def test_jobs_behind_a_long_one_come_back_though_every_other_worker_is_busy_with
 
 
 def test_nothing_is_sent_or_claimed_behind_a_long_one() -> None:
-    made = lane(2)
+    made = local_queue(2)
     made.slots[0].send(claims(1), 0.0)
     made.slots[1].send(claims(1), 0.99)
     assert made.wanted(1.0) > 0
@@ -65,7 +65,7 @@ def test_nothing_is_sent_or_claimed_behind_a_long_one() -> None:
 
 
 def test_jobs_that_were_sent_behind_one_that_had_been_asked_for_its_others_are_asked_for_as_well() -> None:
-    made = lane(2)
+    made = local_queue(2)
     made.slots[0].send(claims(2), 0.0)
     made.slots[0].recall()  # to cancel one of them
     made.slots[0].send(claims(5), 0.01)
@@ -76,7 +76,7 @@ def test_jobs_that_were_sent_behind_one_that_had_been_asked_for_its_others_are_a
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_where_all_workers_have_long_ones_jobs_come_back_for_other_pods_and_stay_if_there_is_none(shared: bool) -> None:
-    made = lane(2)
+    made = local_queue(2)
     for slot in made.slots:
         slot.send(claims(9), 0.0)
     made.recall(1.0, shared)
@@ -84,7 +84,7 @@ def test_where_all_workers_have_long_ones_jobs_come_back_for_other_pods_and_stay
 
 
 def test_what_comes_back_in_several_pieces_is_in_the_order_it_was_sent_in() -> None:
-    made, jobs = lane(1), claims(10)
+    made, jobs = local_queue(1), claims(10)
     made.take_in(jobs[6:])
     for piece in (jobs[:2], jobs[2:4], jobs[4:6]):
         made.take_back(piece)
@@ -98,7 +98,7 @@ def test_what_comes_back_in_several_pieces_is_in_the_order_it_was_sent_in() -> N
 
 
 def stuck(made: LocalQueue) -> list[Claim]:
-    """A lane whose only worker has a long job, with two more in the master's hands since then."""
+    """A queue whose only worker has a long job, with two more in the master's hands since then."""
     made.slots[0].send(claims(1), 0.0)
     jobs = claims(2)
     made.take_in(jobs)
@@ -107,7 +107,7 @@ def stuck(made: LocalQueue) -> list[Claim]:
 
 
 def test_jobs_that_nobody_here_can_start_go_to_other_pods() -> None:
-    made = lane(1)
+    made = local_queue(1)
     jobs = stuck(made)
     assert made.left_over(1.1, shared=True) == []
     assert made.left_over(1.5, shared=True) == jobs
@@ -115,14 +115,14 @@ def test_jobs_that_nobody_here_can_start_go_to_other_pods() -> None:
 
 
 def test_they_stay_where_no_other_pod_has_workers() -> None:
-    made = lane(1)
+    made = local_queue(1)
     stuck(made)
     assert made.left_over(9.0, shared=False) == []
     assert len(made.waiting) == 2
 
 
 def test_they_stay_where_tokens_may_have_been_spent_for_them() -> None:
-    made = lane(1)
+    made = local_queue(1)
     stuck(made)
     made.turns = Turns()
     made.turns.scopes = frozenset(["slack"])
@@ -132,7 +132,7 @@ def test_they_stay_where_tokens_may_have_been_spent_for_them() -> None:
 
 
 def test_who_has_given_jobs_back_claims_none_until_one_has_ended_or_could_start() -> None:
-    made = lane(1)
+    made = local_queue(1)
     (other,) = claims(1)
     made._in_programs = Places(lambda _: 1, lambda _: None)
     made._in_programs.more = lambda queue, places: 100  # type: ignore[method-assign]
@@ -206,7 +206,7 @@ def hands(made: LocalQueue) -> list[list[Claim]]:
 
 
 def test_a_job_of_a_kind_that_takes_long_gets_a_worker_to_itself() -> None:
-    made = lane(3)
+    made = local_queue(3)
     made.long_kinds.took("film", 6.0)
     a, film, b = claims(4), claims(1, "film"), claims(4)
     made.take_in([*a, *film, *b])
@@ -223,7 +223,7 @@ def test_a_job_of_a_kind_that_takes_long_gets_a_worker_to_itself() -> None:
 
 
 def test_nothing_is_claimed_for_a_worker_with_a_job_of_a_kind_that_takes_long() -> None:
-    made = lane(1)
+    made = local_queue(1)
     made.more_waits = True
     made.slots[0].send(claims(1, "film"), 0.0)
     assert made.wanted(0.01) > 0
@@ -232,7 +232,7 @@ def test_nothing_is_claimed_for_a_worker_with_a_job_of_a_kind_that_takes_long() 
 
 
 def test_a_kind_that_takes_long_is_known_while_its_first_job_runs_and_forgotten_when_they_have_become_short() -> None:
-    made = lane(1)
+    made = local_queue(1)
     made.slots[0].send(claims(1, "film"), 0.0)
     made.recall(0.04, shared=False)
     assert "film" not in made.long_kinds

@@ -26,7 +26,7 @@ from forge.cluster.service import Service
 from forge.errors import ForgeError
 from forge.job import Cancelled, Claim, Dead, Ending, Failed, Outcome, Released, Snooze, Status, Throttled
 from forge.master.pod.log import log
-from forge.master.pod.process_use import Vitals
+from forge.master.pod.process_use import ProcessUse
 from forge.storage import Storage
 from forge.storage.contract import metrics as stored
 
@@ -140,9 +140,9 @@ class Metering(Service):
         self._meter = meter
         self._storages, self._storage = storages, storages[-1]
         self._pod, self._processes, self._clock = pod, processes, clock
-        self._finalizer = secrets.token_hex(8)
+        self._writer = secrets.token_hex(8)
         self._number = 0
-        self._growth, self._vitals = Growth(), Vitals()
+        self._growth, self._use = Growth(), ProcessUse()
         self._unsent: stored.MetricReport | None = None
         self._told_at = -AT_LEAST
         self._reporting = threading.Lock()
@@ -179,7 +179,7 @@ class Metering(Service):
         self._number += 1
         vitals = self._look(processes, pss=always or self._number % 6 == 1)
         self._told_at = self._clock()
-        self._unsent = stored.MetricReport(self._finalizer, self._number, self._pod(), parts, vitals)
+        self._unsent = stored.MetricReport(self._writer, self._number, self._pod(), parts, vitals)
         self._send(self._unsent)
 
     def _parts(self) -> list[stored.QueueReport]:
@@ -191,7 +191,7 @@ class Metering(Service):
 
     def _look(self, processes: Processes, pss: bool) -> stored.PodFigures:
         zygotes, workers = processes
-        cpu, memory = self._vitals.look(zygotes, workers, pss=pss)
+        cpu, memory = self._use.look(zygotes, workers, pss=pss)
         spans: Mapping[str, stored.Histogram] = {
             name: self._growth.take(name, counts) for name, counts in self._meter.spans.items()
         }

@@ -17,12 +17,12 @@ from uuid import UUID
 from forge.cluster.reaper import Streak
 from forge.config import Config, QueueConfig
 from forge.fence import Fence, clock
+from forge.master.database_threads import DatabaseThread, HeartbeatThread, ListenerThread
 from forge.master.news import Beat, CancelsFound, Post, SharesFound
 from forge.master.pod.identity import is_dead, own_label, own_name
 from forge.master.pod.log import Sometimes, log
 from forge.master.pod.meter import Meter
 from forge.master.pod_state import PodState
-from forge.master.threads import DatabaseThread, HeartbeatThread, ListenerThread
 from forge.storage import Storage
 from forge.storage.contract import Incarnation
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Use", "Vitals", "use_of"]
+__all__ = ["ProcessUse", "Use", "use_of"]
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _TICK = 1.0 / os.sysconf("SC_CLK_TCK")
@@ -42,7 +42,7 @@ def _pss(pid: int) -> int | None:
     return None
 
 
-class Vitals:
+class ProcessUse:
     """From one look to the next. On one thread."""
 
     def __init__(self, master: int | None = None) -> None:

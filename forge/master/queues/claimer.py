@@ -12,6 +12,7 @@ from uuid import UUID
 from forge.config import suggest
 from forge.delays import UNKNOWN_KIND_PAUSE
 from forge.job import LARGEST_PAYLOAD, Claim, Dead, Ending, Released
+from forge.master.database_threads import DatabaseThread
 from forge.master.finalizer import Finalizer
 from forge.master.news import Post
 from forge.master.pod.log import Sometimes, log
@@ -21,7 +22,6 @@ from forge.master.pod_state import PodState
 from forge.master.programs.programs import Programs
 from forge.master.queues.local_queue import LocalQueue
 from forge.master.queues.pod_budgets import PodBudgets
-from forge.master.threads import DatabaseThread
 from forge.master.workers.zygotes import Zygotes
 from forge.storage import Storage
 from forge.storage.contract import Incarnation

@@ -14,7 +14,7 @@ from forge.master.queues.job_pace import AHEAD, JobPace
 from forge.master.queues.long_kinds import LongKinds
 from forge.master.queues.waiting_jobs import WaitingJobs
 from forge.master.queues.worker_count import WorkerCount
-from forge.master.workers import stop_job as stopping
+from forge.master.workers import stop_job
 from forge.master.workers.slot import Slot
 from forge.master.workers.suspects import Suspects, ZygoteDeaths
 from forge.storage.contract import LowWater
@@ -455,7 +455,7 @@ class LocalQueue:
         for slot in self.all_slots():
             for id, (claim, _) in slot.in_hand.items():
                 if (claim.id, claim.token) in wanted:
-                    stopping.cancel(slot, id, now)
+                    stop_job.cancel(slot, id, now)
         return gone
 
     def recall(self, now: float, shared: bool) -> None:

@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 from forge.cluster.budgets import Purse, retry_after
 from forge.config import LimitConfig, suggest
+from forge.master.database_threads import DatabaseThread
 from forge.master.news import Post
 from forge.master.pod.log import Sometimes, log
 from forge.master.pod.presence import Presence
-from forge.master.threads import DatabaseThread
 from forge.storage import Storage
 from forge.storage.contract.budgets import Ask, Grant, Limit
 

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 from forge.config import Config
+from forge.master.database_threads import DatabaseThread
 from forge.master.pod.log import log
 from forge.master.pod.presence import Presence, prepare
 from forge.master.pod_state import PodState
 from forge.master.queues.local_queue import LocalQueue
 from forge.master.queues.local_queues import LocalQueues
-from forge.master.threads import DatabaseThread
 from forge.storage import Storage
 
 __all__ = ["PodShare"]

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from forge.job import Pod
+from forge.master.database_threads import DatabaseThread
 from forge.master.queues.local_queue import LocalQueue
-from forge.master.threads import DatabaseThread
 from forge.storage import Storage
 
 __all__ = ["WakeSwitch"]

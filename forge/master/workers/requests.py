@@ -9,9 +9,9 @@ from uuid import UUID
 from forge.codec import check_name
 from forge.errors import ForgeError
 from forge.job import Enqueued, NewJob, Receipt
+from forge.master.database_threads import DatabaseThread
 from forge.master.message_checks import MAX_NUMBER, listed, number, text, whole
 from forge.master.queues.pod_budgets import PodBudgets, Reply
-from forge.master.threads import DatabaseThread
 from forge.master.workers.slot import Slot
 from forge.protocol import MAX_LINE, ProtocolError, line_of, new_job_of
 from forge.storage import Storage

@@ -29,19 +29,20 @@ REMEMBERED = 10_000  # jobs; of more the oldest are forgotten, which costs anoth
 MOST_ALONE = 8  # workers for the suspects of one queue
 # Seconds that a suspect runs before another worker is started for the next one: short ones need only one.
 ONE_MORE_AFTER = 0.05
-SHORTEST_TRIAL = 1.0  # seconds
-ZYGOTE_DIED = "the zygote died while the job ran, as it had before"  # of who is to blame for it
+SHORTEST_OBSERVATION = 1.0  # seconds for which no other such job is started, at least
+# The error of a job that is to blame for the death of a zygote.
+ZYGOTE_DIED = "the zygote died while the job ran, as it had before"
 
 
-class Seen(NamedTuple):
+class DeathsSeen(NamedTuple):
     """What is known of a job that was in hand when a zygote died."""
 
-    deaths: int
-    longest: float  # seconds that it had run then
+    deaths: int  # of zygotes, that it was in hand at
+    longest: float  # seconds that it had run then, at most
 
 
-class Trial(NamedTuple):
-    """A job that is observed: no other one of its kind is started meanwhile."""
+class Observation(NamedTuple):
+    """A job that was in hand at two deaths of a zygote and runs again: no other such job is started meanwhile."""
 
     job: UUID
     running: Callable[[], bool]
@@ -52,28 +53,31 @@ class ZygoteDeaths:
     """Which jobs of the pod were in hand when a zygote died: of all queues, in workers and in programs."""
 
     def __init__(self) -> None:
-        self._seen: dict[UUID, Seen] = {}
-        self._trial: Trial | None = None
+        self._seen: dict[UUID, DeathsSeen] = {}
+        self._observed: Observation | None = None
 
     def seen_by(self, job: UUID, since: float, now: float) -> bool:
         """The job was in hand at one more death, since then (monotonic). Whether it certainly was the cause."""
-        certain = self._trial is not None and self._trial.job == job and now < self._trial.until
-        before = self._seen.get(job, Seen(0, 0.0))
-        _remember(self._seen, job, Seen(before.deaths + 1, max(before.longest, now - since)))
+        observed = self._observed
+        certain = observed is not None and observed.job == job and now < observed.until
+        before = self._seen.get(job, DeathsSeen(0, 0.0))
+        _remember(self._seen, job, DeathsSeen(before.deaths + 1, max(before.longest, now - since)))
         return certain
 
     def may_start(self, job: UUID, now: float) -> bool:
-        """Whether the job may run now. Almost every job may."""
-        if not self._seen or not self._tried(job) or self._trial is None:
+        """Whether the job may run now: True but for a job that was in hand at two deaths, while another such job is
+        observed."""
+        if not self._seen or not self._is_observed(job) or self._observed is None:
             return True
-        return now >= self._trial.until or not self._trial.running()
+        return now >= self._observed.until or not self._observed.running()
 
     def started(self, job: UUID, running: Callable[[], bool], now: float) -> None:
-        """The job, which might start, has; `running` tells whether it still runs."""
-        if self._seen and self._tried(job):
-            self._trial = Trial(job, running, now + 2 * self._seen[job].longest + SHORTEST_TRIAL)
+        """The job has been started, which `may_start` allowed; `running` tells whether it still runs."""
+        if self._seen and self._is_observed(job):
+            until = now + 2 * self._seen[job].longest + SHORTEST_OBSERVATION
+            self._observed = Observation(job, running, until)
 
-    def _tried(self, job: UUID) -> bool:
+    def _is_observed(self, job: UUID) -> bool:
         return job in self._seen and self._seen[job].deaths >= 2
 
 
@@ -88,19 +92,19 @@ class Suspects:
         self._blamed: dict[UUID, int] = {}  # jobs that run alone when they are claimed again
 
     def add(self, claims: Iterable[Claim]) -> None:
-        """These were in hand when a process died."""
+        """These jobs were in hand when a process died: they are to run alone."""
         self.waiting.extend(claims)
 
     def blame(self, job: UUID) -> None:
-        """This one has died alone."""
+        """This job was alone with a worker that died: it runs alone from now on, whenever it is claimed."""
         _remember(self._blamed, job, 1)
 
     def runs_alone(self, job: UUID) -> bool:
-        """Whether it is to blame."""
+        """Whether the job is to blame for the death of a worker, and must run alone."""
         return job in self._blamed
 
     def sift(self, claims: Sequence[Claim]) -> Sequence[Claim]:
-        """Of claims that have just come keep those to blame. The answer are the others."""
+        """Take the jobs that must run alone out of claims that have just come. Returns the others."""
         if not self._blamed:
             return claims
         self.add([claim for claim in claims if claim.id in self._blamed])
@@ -108,11 +112,11 @@ class Suspects:
 
     @property
     def running(self) -> int:
-        """How many run now."""
+        """How many suspects run now."""
         return sum(1 for slot in self.slots if slot.in_hand)
 
     def places(self, now: float) -> int:
-        """Places of the queue that they take: the other workers leave one free for who could start."""
+        """Places of the queue that suspects take: one for each that runs, and one for the next if it could start."""
         if not self.slots:
             return 0
         return self.running + (self._idle() is not None and self._next(now) is not None)
@@ -124,7 +128,7 @@ class Suspects:
         return next((claim for claim in self.waiting if self.deaths.may_start(claim.id, now)), None)
 
     def dispatch(self, now: float, places: int) -> bool:
-        """Start as many as there are workers and places for. Whether any was started."""
+        """Start as many suspects as there are workers and places for. Returns whether any was started."""
         given = False
         while places > 0 and (slot := self._idle()) is not None and (claim := self._next(now)) is not None:
             self.waiting.remove(claim)
@@ -135,7 +139,8 @@ class Suspects:
         return given
 
     def settle(self, now: float, most: int) -> None:
-        """Have one worker while there are suspects, at most so many while they take long, and none without."""
+        """Have one worker while there are suspects, more (`most` of them) while they take long, none without
+        suspects."""
         if not self.waiting and not self.slots:
             return
         busy = all(slot.in_hand and now - slot.head_since > ONE_MORE_AFTER for slot in self._meant())
@@ -155,7 +160,7 @@ class Suspects:
         self.slots.append(Slot(self._queue, f"alone-{next(numbers)}", alone=True))
 
     def take_out(self) -> list[Claim]:
-        """Those that wait, to be given back: they run alone when they are claimed again."""
+        """Take out the jobs that wait, to be given back: they run alone when they are claimed again."""
         found = list(self.waiting)
         self.waiting.clear()
         for claim in found:

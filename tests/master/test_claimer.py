@@ -16,7 +16,7 @@ from forge.master.queues.claimer import LEAST_BYTES, MOST_HELD, Claimer
 from forge.master.queues.local_queue import LocalQueue
 from forge.storage.shared.low_water import MOST_BYTES, LowWater
 
-from .test_lanes import claims, lane
+from .test_local_queue import claims, local_queue
 
 pytestmark = pytest.mark.impl_free
 
@@ -45,7 +45,7 @@ class Looked:
         self.outages.append(error)
 
 
-def claimer(storage: Any = None, **lanes: LocalQueue) -> Any:
+def claimer(storage: Any = None, **queues: LocalQueue) -> Any:
     nobody = SimpleNamespace(take=lambda claims: claims)
     made: Any = Claimer(
         storage,
@@ -53,7 +53,7 @@ def claimer(storage: Any = None, **lanes: LocalQueue) -> Any:
         state=PodState(Config()),
         presence=storage,
         zygotes=cast(Any, None),
-        queues=lanes,
+        queues=queues,
         programs=cast(Any, nobody),
         finalizer=cast(Any, None),
         budgets=cast(Any, None),
@@ -64,7 +64,7 @@ def claimer(storage: Any = None, **lanes: LocalQueue) -> Any:
 
 
 def test_the_look_at_idle_queues_goes_by_the_marks_of_their_claims() -> None:
-    database, a, b = Looked(-1.0), lane(1), lane(1)
+    database, a, b = Looked(-1.0), local_queue(1), local_queue(1)
     for each in (a, b):
         each.wanted(0.0)
         each._look_at = 1e12
@@ -75,7 +75,7 @@ def test_the_look_at_idle_queues_goes_by_the_marks_of_their_claims() -> None:
 
 def test_a_look_that_fails_is_told_as_an_outage_and_one_under_way_is_not_joined_by_another() -> None:
     database = Looked(None, "it is away")
-    made = claimer(database, a=lane(1))
+    made = claimer(database, a=local_queue(1))
     made.look(["a"])
     assert database.outages == ["it is away"]
     database.stuck = True
@@ -87,7 +87,7 @@ def test_a_look_that_fails_is_told_as_an_outage_and_one_under_way_is_not_joined_
 
 
 def heavy(made: Any, each: LocalQueue, size: int) -> LocalQueue:
-    """A lane that holds so many bytes, in jobs of 1 MiB."""
+    """A queue that holds so many bytes, in jobs of 1 MiB."""
     each.claimed(claims(size // MIB, b" " * MIB), 1, 1)
     each.weigh_in(size // MIB, size)
     made._heavy.add(each)
@@ -95,7 +95,7 @@ def heavy(made: Any, each: LocalQueue, size: int) -> LocalQueue:
 
 
 def test_a_queue_that_holds_as_much_as_it_may_claims_nothing_and_waits_for_its_jobs_to_end() -> None:
-    made, full, other = claimer(), lane(1), lane(1)
+    made, full, other = claimer(), local_queue(1), local_queue(1)
     heavy(made, full, MOST_HELD - LEAST_BYTES + MIB)
     full.more_waits, full.room = True, 10
     assert made._most_bytes(full, 1.0) == 0
@@ -110,12 +110,12 @@ def test_a_queue_that_holds_as_much_as_it_may_claims_nothing_and_waits_for_its_j
 
 def test_queues_with_large_payloads_have_even_shares_of_a_claims_worth_at_least() -> None:
     made = claimer()
-    lanes = [heavy(made, lane(1), MOST_HELD // 2 - MOST_BYTES) for _ in range(2)]
-    assert [made._most_bytes(each, 1.0) for each in lanes] == [MOST_BYTES, MOST_BYTES]
-    lanes.append(heavy(made, lane(1), MIB))
-    assert [made._most_bytes(each, 2.0) for each in lanes] == [0, 0, MOST_BYTES]
-    lanes += [heavy(made, lane(1), MIB) for _ in range(9)]
-    assert made._most_bytes(lanes[-1], 3.0) == MOST_BYTES - MIB
+    queues = [heavy(made, local_queue(1), MOST_HELD // 2 - MOST_BYTES) for _ in range(2)]
+    assert [made._most_bytes(each, 1.0) for each in queues] == [MOST_BYTES, MOST_BYTES]
+    queues.append(heavy(made, local_queue(1), MIB))
+    assert [made._most_bytes(each, 2.0) for each in queues] == [0, 0, MOST_BYTES]
+    queues += [heavy(made, local_queue(1), MIB) for _ in range(9)]
+    assert made._most_bytes(queues[-1], 3.0) == MOST_BYTES - MIB
 
 
 class Claims(Looked):
@@ -141,7 +141,7 @@ class Claims(Looked):
 
 
 def test_jobs_that_were_given_back_are_looked_for_in_front_of_the_marks_however_dear_that_is() -> None:
-    database, each = Claims(), lane(1)
+    database, each = Claims(), local_queue(1)
     made = claimer(database, q=each)
     made._meter, made._zygotes = database, SimpleNamespace(current=SimpleNamespace(kinds={}))
 

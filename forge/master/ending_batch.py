@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from forge.codec import as_text
 from forge.errors import DatabaseError
 from forge.job import Done, Ending, Failed, unstorable
+from forge.master.database_threads import LONGEST_PAUSE
 from forge.master.pod.meter import Meter
 from forge.storage import Storage
 from forge.storage.contract import Fates, RowsLocked
@@ -50,7 +51,15 @@ class Apart:
     since: float  # monotonic
     tried: bool = True  # False: there was no time to
     at: float = 0.0  # monotonic: when to try again
-    pause: float = FIRST_PAUSE
+    pause: float = FIRST_PAUSE  # seconds from one try to the next
+
+    def wait_again(self, now: float, earlier: Apart | None) -> None:
+        """Set when to try again. `earlier` is the same ending when it was set apart before: each try that fails doubles
+        the pause."""
+        if earlier is not None:
+            self.since = earlier.since
+            self.pause = min(earlier.pause * 2, LONGEST_PAUSE) if self.tried else earlier.pause
+        self.at = now + self.pause
 
 
 class EndingBatch:

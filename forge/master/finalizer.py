@@ -16,7 +16,7 @@ from functools import partial
 
 from forge import failpoints
 from forge.job import Claim, Dead, Done, Ending, Failed, Released, Snooze, Status
-from forge.master.database_threads import LONGEST_PAUSE, DatabaseThread
+from forge.master.database_threads import DatabaseThread
 from forge.master.ending_batch import TELL_AFTER, Apart, EndingBatch, group_of
 from forge.master.news import Post
 from forge.master.pod.log import Sometimes, counted, log
@@ -251,11 +251,7 @@ class Finalizer:
         """What could not be written, to be tried again: those that were tried before a while later."""
         now, known = time.monotonic(), {id(each.ending): each for each in before}
         for each in found:
-            earlier = known.get(id(each.ending))
-            if earlier is not None:
-                longer = min(earlier.pause * 2, LONGEST_PAUSE) if each.tried else earlier.pause
-                each.since, each.pause = earlier.since, longer
-            each.at = now + each.pause
+            each.wait_again(now, known.get(id(each.ending)))
         self._apart += found
         self._tell_of_apart(now)
 

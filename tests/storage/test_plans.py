@@ -1,7 +1,7 @@
 """Plans do not rot: a claim reads about n index entries whatever the backlog, the history and the statistics are.
 
-The plans are made, and cached, while the tables are empty; then as many pending as finished jobs appear without anyone
-telling the planner: so many that whatever grows with them stands out, and a million of each among the slow tests.
+The plans are made, and cached, while the tables are empty; then as many pending as finished jobs appear and nobody
+tells the planner: so many that whatever grows with them stands out, and a million of each among the slow tests.
 """
 
 from __future__ import annotations

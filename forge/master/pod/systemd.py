@@ -1,7 +1,7 @@
 """What systemd is told: that the master is ready, what it does, that it reloads, stops, and is not stuck.
 
 The protocol is a datagram of KEY=value lines to the socket that $NOTIFY_SOCKET names. Without it every call does
-nothing. Telling must never stop the master: what cannot be sent is dropped.
+nothing. The master must not stop because of it: what cannot be sent is dropped.
 """
 
 from __future__ import annotations

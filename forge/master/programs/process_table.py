@@ -240,16 +240,15 @@ class Process:
         with contextlib.suppress(KeyError):
             self.table.selector.unregister(fd)
 
-    def _close(self, name: str) -> None:
-        fd = getattr(self, name)
+    def _close(self, fd: int) -> int:
+        """Close it, unless it is closed. Returns -1, which stands for a closed one."""
         if fd >= 0:
             self._unwatch(fd)
             os.close(fd)
-            setattr(self, name, -1)
+        return -1
 
     def _close_pipes(self) -> None:
-        for name in ("_stdin", "_stdout", "_stderr"):
-            self._close(name)
+        self._stdin, self._stdout, self._stderr = map(self._close, (self._stdin, self._stdout, self._stderr))
 
     def _flush(self) -> None:
         if self._stdin < 0:
@@ -267,7 +266,7 @@ class Process:
             return
         self._unwatch(self._stdin)
         if self._close_stdin_after:
-            self._close("_stdin")
+            self._stdin = self._close(self._stdin)
 
     def _read_stdout(self) -> bool:
         data = self._read(self._stdout)
@@ -278,7 +277,7 @@ class Process:
                 a_bug(f"reading what {self.who} wrote")
                 self.fail("what it wrote could not be read")
         elif data is not None:
-            self._close("_stdout")
+            self._stdout = self._close(self._stdout)
             self.went_silent("stdout")
         return bool(data)
 
@@ -287,7 +286,7 @@ class Process:
         if data:
             self._cut_lines(data)
         elif data is not None:
-            self._close("_stderr")
+            self._stderr = self._close(self._stderr)
         return bool(data)
 
     def _read(self, fd: int) -> bytes | None:

@@ -112,7 +112,7 @@ class ZygoteProcess:
         if begins == self.ready:
             raise ProtocolError(f"{next(iter(message))} {'again' if begins else 'before it was ready'}")
         if "failed" in message:
-            raise _as_error(message)
+            raise ImportFailed(message)
         if begins:
             self._is_ready(message)
         if begins or "pong" in message:
@@ -240,7 +240,9 @@ def _start_zygote(config_path: str | None, fence: Fence, trial: Trial) -> tuple[
             raise
 
 
-def _as_error(message: dict[str, Any]) -> ForgeError:
-    error = ForgeError(message["failed"])
-    error.exit_code = ExitCode(message["code"])
-    return error
+class ImportFailed(ForgeError):
+    """The zygote could not import the modules; `exit_code` is the one that it would have ended with itself."""
+
+    def __init__(self, message: dict[str, Any]) -> None:
+        super().__init__(message["failed"])
+        self.exit_code = ExitCode(message["code"])

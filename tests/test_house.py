@@ -95,7 +95,7 @@ def own_attributes(tree: ast.Module) -> set[str]:
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
                 names.add(node.target.id)
             elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__slots__":
-                names |= {each.value for each in ast.walk(node) if isinstance(each, ast.Constant)}
+                names |= {str(each.value) for each in ast.walk(node) if isinstance(each, ast.Constant)}
             elif isinstance(node, ast.Assign):
                 names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
     return names

@@ -274,3 +274,88 @@ def test_words_that_are_gone_do_not_come_back() -> None:
             if words:
                 found[path.relative_to(ROOT).as_posix()] = ", ".join(sorted(words))
     compare((f"{path}: {words}" for path, words in found.items()), (f"{p}: {w}" for p, w in STILL_THERE.items()))
+
+
+# -- what the docs say of it -------------------------------------------------------------------------------------------
+
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+# Paths of a user's project, in examples.
+USERS = {"docs/cli.md: tests/test_tasks.py"}
+
+PATH = re.compile(r"`((?:forge|tests|bench|docs)/[^`\s]*)[^`]*`")
+FUNCTION = re.compile(r"`([\w.]+)` in\s+`([^`\s]+)`")
+
+
+def test_every_path_that_the_docs_name_exists() -> None:
+    missing = [
+        f"{page.relative_to(ROOT).as_posix()}: {path}"
+        for page in PAGES
+        for path in PATH.findall(page.read_text("utf-8"))
+        if not any(ROOT.glob(path.rstrip("/")))
+    ]
+    compare(missing, USERS)
+
+
+def has_function(path: Path, name: str) -> bool:
+    """Whether a module has that function or class, or `Class.method`; of a file of SQL, that statement."""
+    if path.suffix == ".sql":
+        return re.search(rf"^-- name: {name}$", path.read_text("utf-8"), re.MULTILINE) is not None
+    body: list[ast.stmt] = tree_of(path).body
+    for part in name.split("."):
+        kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+        node = next((node for node in body if isinstance(node, kinds) and node.name == part), None)
+        if node is None:
+            return False
+        body = node.body
+    return True
+
+
+def untrue(text: str, root: Path) -> list[str]:
+    """Which of "`name` in `path`" is not so. With a star for the database, each of the two must have it."""
+    found = []
+    for name, pattern in FUNCTION.findall(text):
+        for dialect in ("postgres", "sqlite") if "sql/*/" in pattern else ("",):
+            paths = list(root.glob(pattern.replace("sql/*/", f"sql/{dialect}/")))
+            if not any(has_function(path, name) for path in paths):
+                found.append(f"{name} in {pattern}")
+    return found
+
+
+def test_the_readme_names_functions_where_they_are() -> None:
+    text = (ROOT / "README.md").read_text("utf-8")
+    flow = text[text.index("## How a job flows") : text.index("## What holds")]
+    assert not untrue(flow, ROOT)
+    steps = {row.split("|")[1].strip(): row for row in flow.splitlines() if row.startswith("|")}
+    for step in ("claim", "dispatch", "fork", "reply", "finalize"):
+        named = [path for _, path in FUNCTION.findall(steps[step])]
+        assert any(path.endswith(".py") for path in named), step
+
+
+def test_the_maps_of_the_master_name_its_files_and_functions() -> None:
+    for page in (FORGE / "master").rglob("__init__.py"):
+        text = ast.get_docstring(tree_of(page)) or ""
+        assert not untrue(text, page.parent), page
+        files = {path.name for path in page.parent.glob("*.py") if path != page}
+        folders = {f"{path.parent.name}/" for path in page.parent.glob("*/__init__.py")}
+        named = {word.rstrip("`") for word in re.findall(r"`([\w/]+\.py|\w+/)`", text)}
+        assert files | folders <= named, page
+
+
+def test_a_function_that_is_not_there_is_found() -> None:
+    assert untrue("`Replies.hear` in `replies.py`, `Replies.listen` in `replies.py`", FORGE / "master" / "workers") == [
+        "Replies.listen in replies.py"
+    ]
+    assert (
+        untrue("`claim` in `sql/*/*.sql` and `no_claim` in `sql/*/*.sql`", FORGE / "storage")
+        == ["no_claim in sql/*/*.sql"] * 2
+    )
+
+
+def test_every_file_is_in_the_layout() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    layout = text[text.index("## Where things are") : text.index("Imports point one way")]
+    named = {ROOT / path.rstrip("/") for path in PATH.findall(layout)} - {FORGE}
+    files = [path for path in FORGE.rglob("*") if path.suffix in {".py", ".pyx", ".pxi"}]
+    assert not [path for path in files if path not in named and named.isdisjoint(path.parents)]
+    parts = [path for path in FORGE.glob("master/*") if path.name[0] != "_"]
+    assert not [path for path in parts if path not in named], "the master is told file by file"

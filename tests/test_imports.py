@@ -1,7 +1,6 @@
 """Imports point one way. This walks every import statement of every module, also those inside functions and in Cython.
 
-errors job retry config <- codec descendants fastpath fence logs protocol <- storage <- cluster <- app
-<- master|worker|web|faktory <- cli|testing
+The order is that of `LAYERS`, and CONTRIBUTING.md tells the same.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ ROOT = Path(__file__).parent.parent
 
 LAYERS = [
     {"errors", "job", "retry", "config", "early", "failpoints"},
-    {"codec", "delays", "descendants", "fence", "host_limits", "logs", "printing", "protocol"}
-    | {"fastpath", "_fastpath", "_fastpath_py", "_native", "_reference"},
+    {"codec", "delays", "descendants", "fence", "host_limits", "logs", "printing", "protocol", "fastpath"}
+    | {"_fastpath", "_fastpath_py", "_native", "_reference"},  # what fastpath is made of
     {"storage"},
     {"cluster"},
     {"app", ""},  # "" is forge/__init__.py, the public face
@@ -178,6 +177,14 @@ def test_a_circle_is_found_also_behind_a_function(tmp_path: Path) -> None:
 
 def test_no_import_points_the_wrong_way() -> None:
     assert not faults(ROOT), "\n".join(faults(ROOT))
+
+
+def test_the_order_is_as_contributors_are_told() -> None:
+    _, _, text = (ROOT / "CONTRIBUTING.md").read_text("utf-8").partition("Imports point one way")
+    block = " ".join(line for line in text.split("\n\n")[1].splitlines() if line.startswith("    "))
+    told = [set(layer.replace("|", " ").split()) for layer in block.split("<-")]
+    assert told == [{part for part in layer if part and part[0] != "_"} for layer in LAYERS]
+    assert [set(layer.split()) - {"|"} for layer in block.split("<-") if "|" in layer] == [ALONE]
 
 
 @pytest.mark.parametrize(

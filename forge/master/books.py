@@ -29,7 +29,8 @@ SEARCH_EVERY = 30.0  # seconds between two looks at the database
 
 
 class Books:
-    """Claimed less ended is held, or something is wrong."""
+    """Compares what was claimed, less what has ended, with what the pod holds. If they differ, it looks for lost
+    claims."""
 
     def __init__(
         self,
@@ -49,11 +50,12 @@ class Books:
         self._searching = False
 
     def start_over(self) -> None:
-        """The pod is another one: what it had claimed is somebody else's."""
+        """The pod was reaped and is another one now: what it had claimed before is not looked for."""
         self._off, self._accepted = None, self._difference()
 
     def tick(self, now: float) -> None:
-        """Look at the books, if it is time."""
+        """Look at the books, if it is time. If they were wrong twice by the same number, look for lost claims in the
+        database."""
         if now < self._look_at or self._searching:
             return
         self._look_at = now + LOOK_EVERY

@@ -42,10 +42,11 @@ PROBE_EVERY = 5.0  # seconds between looks whether the connection that listens s
 
 
 class DatabaseThread(threading.Thread):
-    """Runs errands in order. `busy` while one is under way or waiting."""
+    """Runs errands one after the other. `busy` is how many of them are waiting or under way."""
 
     def __init__(self, name: str, post: Post, *, patient: bool) -> None:
-        """`patient`: an errand is done until it is, whatever it meets; else it fails. Its trouble is one of writing."""
+        """`patient`: an errand that fails is tried again until it succeeds, and each failure is posted as an outage of
+        writing. Else a failed errand answers with its error."""
         super().__init__(name=name, daemon=True)
         self._post = post
         self._patient = patient
@@ -63,7 +64,7 @@ class DatabaseThread(threading.Thread):
             self._post(ErrandDone(self, then, *self._try(errand)))
 
     def take_in(self, done: ErrandDone) -> None:
-        """The loop has the news: whoever wants to know is told."""
+        """Pass the answer of an errand on to whoever sent it. Called by the loop."""
         self.busy -= 1
         done.then(done.answer, done.error)
 
@@ -112,18 +113,18 @@ class HeartbeatThread(threading.Thread):
         self._stopping = False
 
     def change(self, every: float, look_every: float) -> None:
-        """Other intervals. From any thread."""
+        """Use other intervals, from now on: a beat and a look follow at once. From any thread."""
         self._every, self._look_every = every, look_every
         self._changed = True
         self._poked.set()
 
     def poke(self, at: float = 0.0) -> None:
-        """Ask for cancellations then (monotonic), or now. From any thread."""
+        """Ask which jobs are to be cancelled, at that time (monotonic) or now. From any thread."""
         self._ask_at = min(self._ask_at, at)
         self._poked.set()
 
     def poke_shares(self) -> None:
-        """Ask for shares soon. From any thread."""
+        """Ask how many workers the pod may have, within half a second. From any thread."""
         self._share_at = min(self._share_at, self._shared_at + SHARES_APART)
         self._poked.set()
 
@@ -196,7 +197,8 @@ class ListenerThread(threading.Thread):
         self._listener.close()
 
     def read(self) -> bool:
-        """On the loop, when there is something. False: the connection is lost, and is made again here."""
+        """Read what has come; called on the loop. Returns False if the connection is lost; the thread makes it
+        again."""
         if self._hear(0.0):
             return True
         self._lost.set()

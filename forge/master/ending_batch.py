@@ -63,7 +63,8 @@ class Apart:
 
 
 class EndingBatch:
-    """Endings on their way. Call it until it answers; an exception means later."""
+    """Endings to be written. Call it until it returns: an exception means that the database could not be used, and that
+    the rest is still to be written."""
 
     def __init__(
         self,
@@ -88,11 +89,11 @@ class EndingBatch:
 
     @property
     def left(self) -> list[Ending]:
-        """Those that are neither written nor set apart."""
+        """Endings that are neither written nor set apart yet."""
         return [*(ending for part in self._todo for ending in part), *(each.ending for each in self._again)]
 
     def __call__(self) -> None:
-        """Until all are written or set apart."""
+        """Write all endings, or set them apart."""
         self._look_again()
         while self._todo:
             part, began = self._todo[-1], time.monotonic()
@@ -132,7 +133,8 @@ class EndingBatch:
                 self._substitutes.add(id(each.ending))
 
     def _whom(self, word: str, oldest: Apart) -> str:
-        """Who has locked it, after the word; nothing if that is not known, or is not to be told yet."""
+        """Who has locked its row, in words that begin with `word`. Empty if that is not known, or if the lock is too
+        new to be told of."""
         told = time.monotonic() - oldest.since >= TELL_AFTER
         holder = self._storage.lock_holder(oldest.ending.claim) if told else None
         return f"{word}{holder}" if holder else ""
@@ -161,7 +163,7 @@ class EndingBatch:
         self._todo = [kept for other in self._todo if (kept := [e for e in other if group_of(e) not in groups])]
 
     def _put_off(self) -> None:
-        """What may need rows of somebody else is not even tried any more."""
+        """Set apart, without a try, every ending that may need rows of somebody else."""
         for other in self._todo:
             self._set_apart([e for e in other if _needs(e)], _NEEDED, locked=True, shared=True, tried=False)
         self._todo = [kept for other in self._todo if (kept := [e for e in other if not _needs(e)])]
@@ -214,7 +216,8 @@ def _substitute(ending: Ending, why: str) -> Ending:
 
 
 def _divided(part: list[Ending]) -> list[list[Ending]]:
-    """In halves, and no group in both of them if there are several; what comes last is tried first."""
+    """The endings in two halves, with no group in both of them if there are several groups. The last half is tried
+    first."""
     groups = _grouped(part)
     if len(groups) > 1:
         middle = len(groups) // 2
@@ -253,6 +256,6 @@ def _untried(apart: Apart) -> bool:
 
 
 def _size(ending: Ending) -> int:
-    """Bytes of the largest thing in it, about."""
+    """About how many bytes the largest value of the ending has."""
     children = max((len(job.payload) for job in ending.children), default=0)
     return max(len(ending.result or b""), len(ending.traceback or ""), children)

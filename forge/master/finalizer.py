@@ -34,7 +34,8 @@ TELL_EVERY = 60.0  # seconds between two lines that say that endings still wait
 
 
 class Finalizer:
-    """What has ended is written at once if the thread is free, else with whatever ends until it is."""
+    """Takes the endings of jobs and has a thread write them: at once if it is free, else together with all that end
+    until then."""
 
     def __init__(
         self,
@@ -69,17 +70,17 @@ class Finalizer:
 
     @property
     def unwritten(self) -> int:
-        """Endings that are not in the database yet, as far as is known."""
+        """How many endings are not in the database yet, as far as is known."""
         return len(self._batch) + len(self._endings) + len(self._apart) + len(self.chains.kept)
 
     @property
     def busy(self) -> bool:
-        """Whether some are being written."""
+        """Whether a batch is being written."""
         return self._thread.busy > 0
 
     @property
     def due(self) -> float:
-        """When it wants to be asked to flush at the latest, monotonic."""
+        """When `flush` must be called at the latest (monotonic), for endings that were set apart."""
         return min((each.at for each in self._apart), default=math.inf) if not self._thread.busy else math.inf
 
     @property
@@ -89,14 +90,14 @@ class Finalizer:
         return self.unwritten > MOST_UNWRITTEN or self._bytes + self._bytes_under_way > MOST_UNWRITTEN_BYTES
 
     def held(self) -> Iterator[Claim]:
-        """The claims that it is to end."""
+        """The claims whose endings are not in the database yet."""
         yield from (ending.claim for ending in self._batch)
         yield from (ending.claim for ending in self._endings)
         yield from (each.ending.claim for each in self._apart)
         yield from (ending.claim for ending in self.chains.kept.values())
 
     def done(self, endings: list[Ending]) -> None:
-        """These of one queue have ended well, with nothing to keep."""
+        """Take the endings of jobs of one queue that are done and have no result."""
         if failpoints.ARMED and failpoints.hit("forget_ending"):
             endings = endings[1:]
         if self.chains:
@@ -109,7 +110,7 @@ class Finalizer:
             self._done[queue] = self._done.get(queue, 0) + len(endings)
 
     def end(self, ending: Ending) -> None:
-        """A job has ended."""
+        """Take the ending of a job."""
         if failpoints.ARMED and failpoints.hit("forget_ending"):
             return
         if self.chains:
@@ -120,7 +121,7 @@ class Finalizer:
             self._take(ending)
 
     def written(self, claim: Claim) -> None:
-        """A job whose end is in the database already."""
+        """Count a job whose end is in the database already, written together with its handler's own writes."""
         self.ended += 1
         if self.chains:
             for each in self.chains.passed((Ending(claim, Done()),))[1]:
@@ -141,12 +142,12 @@ class Finalizer:
             _tell(ending, f"failed, {again}", outcome.message)
 
     def release(self, claims: Iterable[Claim], why: str | None = None) -> None:
-        """Jobs go back as if they had never been claimed."""
+        """Give jobs back as if they had never been claimed; `why` is kept with them."""
         for claim in claims:
             self.end(Ending(claim, Released(why)))
 
     def forget(self) -> None:
-        """They are somebody else's now."""
+        """Drop all endings that are not being written: the pod was reaped, and the jobs are another pod's now."""
         self._endings.clear()
         self._apart.clear()
         self.chains.clear()
@@ -155,7 +156,7 @@ class Finalizer:
         self._due.clear()
 
     def flush(self, max_crashes: int) -> None:
-        """Send off what there is, and what was set apart for long enough."""
+        """If the thread is free, have it write all endings that are there, and those set apart whose time it is."""
         if self._thread.busy:
             self._tell_of_waiting()
             return
@@ -195,7 +196,7 @@ class Finalizer:
         return found
 
     def _join_apart(self) -> None:
-        """What would wait for the same row as others that wait already does so with them."""
+        """Set those endings apart that would wait for the same row as others that are set apart already."""
         waiting = {group_of(each.ending): each for each in self._apart if each.shared}
         if waiting:
             endings, self._endings = self._endings, []
@@ -248,7 +249,7 @@ class Finalizer:
             )
 
     def _put_apart(self, found: Sequence[Apart], before: Sequence[Apart]) -> None:
-        """What could not be written, to be tried again: those that were tried before a while later."""
+        """Keep what could not be written, to be tried again: each time after a longer pause."""
         now, known = time.monotonic(), {id(each.ending): each for each in before}
         for each in found:
             each.wait_again(now, known.get(id(each.ending)))
@@ -256,7 +257,7 @@ class Finalizer:
         self._tell_of_apart(now)
 
     def _tell_of_apart(self, now: float) -> None:
-        """The one that has waited for longest, for all of them."""
+        """Log, now and then, the ending that was set apart first, and how many others there are."""
         oldest = min(self._apart, key=lambda each: each.since, default=None)
         if oldest is None or (oldest.locked and now - oldest.since < TELL_AFTER) or not self._sometimes("apart", now):
             return
@@ -266,7 +267,7 @@ class Finalizer:
         log(f"{what}: {oldest.why}; it is tried again", claim.queue, logging.WARNING)
 
     def _tell_of_waiting(self) -> None:
-        """The batch under way waits for somebody: on SQLite for whoever writes to the file."""
+        """Log, now and then, that the batch under way waits: on SQLite, for whoever writes to the file."""
         now = time.monotonic()
         if now - self._sent_at >= TELL_AFTER and self._batch and self._sometimes("waiting", now):
             claim, n = self._batch[0].claim, len(self._batch)
@@ -293,7 +294,7 @@ def _tell(ending: Ending, what: str, why: str | None) -> None:
 
 
 def _tell_death(ending: Ending) -> None:
-    """Of a job that is dead, and did not say so by failing for the last time."""
+    """Log that a job is dead, if the log did not say so when it failed for the last time."""
     outcome = ending.outcome
     assert isinstance(outcome, (Dead, Released))
     crashed = isinstance(outcome, Released) and outcome.crashed
@@ -301,17 +302,18 @@ def _tell_death(ending: Ending) -> None:
 
 
 def without_payload(ending: Ending) -> Ending:
-    """Nobody needs it any more, and thousands of endings may wait to be written."""
+    """The same ending without the payload of its job: nobody needs that any more, and thousands of endings may wait to
+    be written."""
     return ending._replace(claim=ending.claim._replace(payload=b""))
 
 
 def _again(ending: Ending) -> str:
-    """When it is tried again, in words. Whether its queue has a curve, the database knows."""
+    """When the job is tried again, in words. Only the database knows whether its queue has a curve of its own."""
     return f"again in {abs(ending.delay):.1f} s{', or by its queue' if ending.delay < 0 else ''}"
 
 
 def _due_in(ending: Ending) -> float | None:
-    """Seconds until the job may run again, None if that is not known or never."""
+    """Seconds until the job may run again. None if it does not, or if that is not known here."""
     match ending.outcome:
         case Released():
             return ending.delay

@@ -75,7 +75,7 @@ SLOW_START = 10.0  # seconds after which it is said who is not ready
 
 
 class Master:
-    """One pod. `run` is its whole life."""
+    """One pod. `run` starts it, serves, and returns when it has stopped."""
 
     def __init__(
         self,
@@ -141,13 +141,13 @@ class Master:
 
     @property
     def config(self) -> Config:
-        """The settings in force."""
+        """The settings in force; a reload replaces them."""
         return self.state.config
 
     # -- its life ----------------------------------------------------------------------------------------------
 
     def run(self) -> ExitCode:
-        """Start, serve until told to stop, leave nothing behind."""
+        """Start, serve until told to stop, and leave nothing running."""
         began = time.monotonic()
         self._bell.setblocking(False)
         self._ringer.setblocking(False)
@@ -198,12 +198,14 @@ class Master:
         return None if self.zygotes.unsettled else self.workers.unable()
 
     def _tell_ready(self) -> None:
-        """Also the end of a reload; but before all workers have been ready once, it is not."""
+        """Tell systemd that the pod serves, also at the end of a reload; but not before all workers have been ready
+        once."""
         if self._ready:
             self._systemd.ready(self._summary())
 
     def _until(self, over: Callable[[], bool]) -> None:
-        """The loop."""
+        """The loop: serve until `over` says so. Each turn waits for something to happen, takes it in, gives jobs to
+        workers, claims, and sends endings off."""
         while not over():
             for key, _ in self._selector.select(self._patience()):
                 key.data()
@@ -235,7 +237,8 @@ class Master:
             self._finalizer.flush(self.config.max_crashes)
 
     def _run_programs(self, now: float, serving: bool) -> None:
-        """Before workers are given jobs: a job for a program that has waited for a place takes the next one."""
+        """Give jobs to programs. Called before workers are given jobs, so that a job for a program that has waited for
+        a place takes the next one."""
         self.programs.tick(now, serving)
         if self.programs.kinds and self.programs.in_hand:
             self.state.note_held(True)
@@ -362,7 +365,8 @@ class Master:
         self._shares_came(beat.shares)
 
     def _cancel(self, jobs: Sequence[tuple[UUID, int]]) -> None:
-        """The job's row says what becomes of it: any outcome but done is `cancelled`."""
+        """Stop those of these jobs that are here. What becomes of each is in its row: any outcome but done is
+        `cancelled`."""
         if jobs:
             wanted, now = set(jobs), time.monotonic()
             self.programs.cancel(wanted)
@@ -406,7 +410,7 @@ class Master:
         self.zygotes.start(config)
 
     def _settled(self, config: Config | None) -> None:
-        """A new zygote has taken over, or could not."""
+        """Told by the zygotes: a new one has taken over with these settings, or (None) it could not."""
         self._tick_at = 0.0
         if config is not None:
             old = self.config
@@ -484,7 +488,7 @@ class Master:
         return idle or time.monotonic() >= self.state.stop_by
 
     def _leave(self) -> ExitCode:
-        """Say good-bye to the database."""
+        """Write the pod's last words to the database and take it out. Returns what the process exits with."""
         unwritten = self._finalizer.unwritten
         if unwritten:
             lost = f"{counted(unwritten, 'result')} could not be written: their jobs will run again"
@@ -503,7 +507,7 @@ class Master:
     # -- the bell ----------------------------------------------------------------------------------------------
 
     def _post(self, news: News) -> None:
-        """From any thread or signal handler."""
+        """Tell the loop. From any thread or signal handler."""
         self._news.append(news)
         with contextlib.suppress(BlockingIOError):  # it is ringing already
             self._ringer.send(b"!")

@@ -24,7 +24,7 @@ TEXT = 65_536  # characters of one text
 
 
 def message_of(line: bytes) -> dict[str, Any]:
-    """The object in a line."""
+    """The JSON object in a line; `ProtocolError` if there is none."""
     try:
         found = orjson.loads(line)
     except orjson.JSONDecodeError:
@@ -49,7 +49,7 @@ def shown(said: object) -> str:
 
 
 def whole(message: dict[str, Any], name: str, low: int, high: int) -> int:
-    """An integer within these bounds."""
+    """An integer field of a message; `ProtocolError` if it is none, or not within these bounds."""
     value = message.get(name)
     if type(value) is not int or not low <= value <= high:
         raise ProtocolError(f"{name} is {shown(value)}")
@@ -57,7 +57,7 @@ def whole(message: dict[str, Any], name: str, low: int, high: int) -> int:
 
 
 def number(message: dict[str, Any], name: str, low: float, high: float) -> float:
-    """A number within these bounds."""
+    """A numeric field of a message; `ProtocolError` if it is none, or not within these bounds."""
     value: Any = message.get(name)
     if type(value) not in (int, float) or not low <= value <= high:  # no JSON has an infinity, nor NaN
         raise ProtocolError(f"{name} is {shown(value)}")
@@ -65,7 +65,8 @@ def number(message: dict[str, Any], name: str, low: float, high: float) -> float
 
 
 def text(message: dict[str, Any], name: str, most: int = TEXT) -> str:
-    """Text that a database and a log can hold, cut at `most` characters."""
+    """A text field of a message, cut at `most` characters and such that databases and logs can hold it; `ProtocolError`
+    if it is none."""
     value = message.get(name)
     if type(value) is not str:
         raise ProtocolError(f"{name} is {shown(value)}")
@@ -73,7 +74,7 @@ def text(message: dict[str, Any], name: str, most: int = TEXT) -> str:
 
 
 def listed(message: dict[str, Any], name: str, kind: type) -> list[Any]:
-    """A list whose items are all of one type."""
+    """A list field of a message; `ProtocolError` if it is none, or if one of its items is not of this type."""
     value = message.get(name)
     if type(value) is not list or not all(type(item) is kind for item in value):
         raise ProtocolError(f"{name} is {shown(value)}")
@@ -81,7 +82,8 @@ def listed(message: dict[str, Any], name: str, kind: type) -> list[Any]:
 
 
 def schedule(record: dict[str, Any]) -> NewSchedule:
-    """A schedule that a zygote has found in the modules or the settings."""
+    """The schedule in a record of a zygote, from the user's modules or settings; `ProtocolError` if it cannot be
+    one."""
     names = NewSchedule.__dataclass_fields__
     _only(record, tuple(names), set(names))
     own = ("name", "expression", "timezone", "project", "catch_up", "source")
@@ -110,7 +112,7 @@ def _only(record: dict[str, Any], known: tuple[str, ...], needed: set[str]) -> N
 
 
 def zygote_message(line: bytes) -> dict[str, Any]:
-    """A message of a zygote, of one of the kinds there are."""
+    """The message in a line of a zygote, its fields checked; `ProtocolError` if a zygote may not say it."""
     message = message_of(line)
     kinds = [name for name in _ZYGOTE if name in message]
     if len(kinds) != 1:

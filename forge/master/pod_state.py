@@ -13,7 +13,7 @@ __all__ = ["PodState"]
 
 
 class PodState:
-    """One pod's."""
+    """What the parts of one pod's loop share."""
 
     def __init__(self, config: Config) -> None:
         self.config = config  # replaced as a whole by a reload
@@ -29,29 +29,29 @@ class PodState:
         return self.stop_by is not None
 
     def configure(self, config: Config) -> None:
-        """Other settings are in force."""
+        """Put other settings in force."""
         self.config = config
 
     def stop(self, by: float) -> None:
-        """The pod is to be gone by then (monotonic)."""
+        """Begin to stop. The pod is to be gone by then (monotonic)."""
         self.stop_by = by
 
     def fence(self) -> None:
-        """Nothing may run until `reopen`."""
+        """Let nothing run until `reopen`."""
         self.fenced = True
 
     def reopen(self) -> None:
-        """Things may run again."""
+        """Let jobs run again, after `fence`."""
         self.fenced = False
 
     def note_held(self, holding: bool) -> None:
-        """Whether jobs are in hand."""
+        """Note whether jobs are in hand."""
         self.holding = holding
 
     def note_running(self, running: Mapping[str, int]) -> None:
-        """How many workers, or places of programs, there are of each queue."""
+        """Note how many workers each queue has, or how many places its jobs in programs take."""
         self.running = running
 
     def note_idle(self, names: Sequence[str]) -> None:
-        """Which queues could take jobs, and have none that are known."""
+        """Note which queues could take jobs and have none waiting, as far as is known."""
         self.idle = names

@@ -21,7 +21,8 @@ __all__ = ["Fencing"]
 
 
 class Fencing:
-    """On the loop. That a beat was confirmed is told to the fence itself, by the heart."""
+    """Lets the loop start jobs, or ends what runs. On the loop; that a beat was confirmed is told to the fence itself,
+    by the thread that beats."""
 
     def __init__(self, fence: Fence, state: PodState, workers: Workers, programs: Programs) -> None:
         self._fence, self._state, self._workers, self._programs = fence, state, workers, programs
@@ -39,7 +40,8 @@ class Fencing:
         return now + (self._fence.kill_at if self._told else self._fence.tell_at) - clock()
 
     def look(self) -> None:
-        """Before anything is made of a process that has ended: it may have been killed for this."""
+        """See whether time is up, and act on it. Must be called before a process that has ended is dealt with: it may
+        have been killed for this."""
         if self._fence.passed():
             if not self._state.fenced:
                 self._close()

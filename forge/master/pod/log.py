@@ -25,7 +25,8 @@ def log(text: str, who: str = "master", level: int = logging.INFO, **fields: obj
 
 
 def a_bug(where: str) -> None:
-    """An exception that nobody expected was caught, in the middle of this: each once an hour, with its traceback."""
+    """Log an exception that nobody expected, with its traceback and what was being done. The same one is logged once an
+    hour."""
     kind, error, place = sys.exc_info()
     if _bugs(f"{kind} {traceback.extract_tb(place)[-1:]}", time.monotonic()):
         words = "an unexpected error, which is a bug in forge; please report it"
@@ -33,7 +34,7 @@ def a_bug(where: str) -> None:
 
 
 def change_logs(config: Config) -> None:
-    """Write them as these settings say, if that can be done."""
+    """Write logs as these settings say; if that cannot be done, say so and go on as before."""
     try:
         logs.setup(config.logging, "master")
     except ForgeError as e:

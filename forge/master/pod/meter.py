@@ -48,7 +48,7 @@ _WORDS: dict[type[Outcome], str] = {
 
 
 class Processes(NamedTuple):
-    """Of a pod, by pid."""
+    """The process numbers of a pod's children."""
 
     zygotes: Sequence[int]
     workers: Sequence[int]
@@ -65,7 +65,7 @@ class Meter:
         self._asked = math.inf, 0.0  # how long the question for it took, and when that was
 
     def tally(self, queue: str) -> Tally:
-        """That of a queue. On the loop."""
+        """The counters of a queue. On the loop."""
         found = self.tallies.get(queue)
         if found is None:
             found = self.tallies[queue] = Tally()
@@ -83,21 +83,21 @@ class Meter:
             self.ahead = now - storage.metrics.due_epoch - (began + ended) / 2
 
     def took(self, what: str, began: float) -> None:
-        """Something that was asked of the database then (monotonic) is answered."""
+        """Count how long the database took to answer what was asked then (monotonic)."""
         self.spans[what][bisect_left(BOUNDS, time.monotonic() - began)] += 1
 
     # -- on the loop -------------------------------------------------------------------------------------------
 
     def ran(self, claim: Claim, since: float, seconds: float) -> None:
-        """A job that was given to somebody then (monotonic) has run for so long."""
+        """Count a job that was given to a worker or program then (monotonic) and ran for so many seconds."""
         fastpath.timed(self.tally(claim.queue).times, seconds, claim.run_at, since, self.ahead)
 
     def completed(self, queue: str, n: int = 1) -> None:
-        """So many are done."""
+        """Count jobs that are done."""
         self.tally(queue).count("completed", n)
 
     def ended(self, fates: Iterable[tuple[Ending, Status]]) -> None:
-        """These are not done, and that is what became of them."""
+        """Count jobs that ended otherwise, by what became of each."""
         for ending, status in fates:
             tally, outcome = self.tally(ending.claim.queue), ending.outcome
             if status is Status.CANCELLED:
@@ -113,7 +113,7 @@ class Meter:
     # -- on the services' thread -------------------------------------------------------------------------------
 
     def taken_back(self, fates: Iterable[tuple[Ending, Status]]) -> None:
-        """The reaper took these from pods that had gone silent."""
+        """Count jobs that the reaper took back from pods that had gone silent."""
         for ending, status in fates:
             tally = self.reaped.setdefault(ending.claim.queue, Tally())
             tally.count("reaped")
@@ -155,7 +155,8 @@ class Metering(Service):
         return None
 
     def last(self, timeout: float) -> None:
-        """The pod is about to go: report what there is, if nobody is about to."""
+        """Report what there is, because the pod is about to go; waits so many seconds for a report that is under
+        way."""
         if not self._reporting.acquire(timeout=timeout):
             return
         try:
@@ -167,7 +168,7 @@ class Metering(Service):
             self._reporting.release()
 
     def _resend(self) -> None:
-        """A report that may or may not have been taken: as it was, so that it counts once."""
+        """Send a report again that the database may or may not have taken. It is unchanged, so that it counts once."""
         if self._unsent is not None:
             self._send(self._unsent)
 

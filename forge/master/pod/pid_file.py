@@ -19,7 +19,7 @@ LONGEST = 32  # bytes of a pid file; what is longer is somebody's text
 
 
 class PidFile:
-    """Made: the file is this process's. Closed: it is gone."""
+    """Takes the file for this process when it is made, and removes it when it is closed."""
 
     def __init__(
         self, path: Path, advice: str = "stop that one, or give this one another --pid-file", mode: int = 0o644
@@ -33,7 +33,7 @@ class PidFile:
             raise ConfigError(f"cannot write the pid file {path}: {e.strerror}") from None
 
     def close(self) -> None:
-        """Remove it, then let go: in the other order a successor's file could be removed."""
+        """Remove the file, then release the lock: in the other order a successor's file could be removed."""
         if _is_at(self._fd, self.path):
             with contextlib.suppress(OSError):  # the folder may have been made read-only; the lock goes in any case
                 self.path.unlink()

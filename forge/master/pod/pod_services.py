@@ -25,7 +25,7 @@ QUIET = 1.0
 
 
 class PodServices:
-    """One pod's. Nothing here waits for the database, but `join`."""
+    """The services of one pod. Only `join` waits for the database."""
 
     def __init__(
         self,
@@ -56,22 +56,22 @@ class PodServices:
         self._runner = ServiceRunner([*mine, self._metering], self._lease, quiet=QUIET)
 
     def start(self) -> None:
-        """The pod is registered."""
+        """Start the services. The pod must be registered."""
         self._runner.start()
 
     def nobody_leads(self) -> None:
-        """Another pod has stopped to lead: this one may."""
+        """Another pod has ceased to lead: try to lead at once."""
         self._runner.poke()
 
     def schedules_changed(self) -> None:
-        """Somebody may have made or changed one: cron looks at once."""
+        """Have cron look at once: somebody may have made or changed a schedule."""
         self._runner.hasten(Cron.name)
 
     def stop(self) -> None:
-        """Begin nothing more, and let another pod lead."""
+        """Begin no more rounds, and let another pod lead."""
         self._runner.stop()
 
     def join(self, timeout: float) -> None:
-        """Give what is under way a moment to end, and report what has been counted to the last."""
+        """Wait so many seconds for what is under way, and report what has been counted since the last report."""
         self._runner.join(timeout)
         self._metering.last(timeout)

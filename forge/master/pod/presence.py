@@ -47,7 +47,7 @@ def prepare(storage: Storage, queues: Mapping[str, QueueConfig], changed: Mappin
 
 
 class Presence:
-    """One pod. Its threads talk to the database; the loop reads what they found."""
+    """One pod in the database. Its threads talk to the database; the loop reads what they found."""
 
     def __init__(
         self, storage: Storage, heart: Storage, state: PodState, fence: Fence, post: Post, meter: Meter | None = None
@@ -94,14 +94,15 @@ class Presence:
         return shares
 
     def change(self, config: Config, side_thread: DatabaseThread) -> None:
-        """Other settings, and other queues perhaps."""
+        """Use other settings: other intervals, and perhaps other queues."""
         self._heartbeat.change(config.heartbeat, config.poll_interval)
         self._queues = list(config.declared_queues())
         who, queues, capacity = self.who, list(self._queues), config.capacity
         side_thread.send(lambda: self._storage.serve(who, queues, capacity), _nothing)
 
     def stop(self) -> None:
-        """Heartbeats stop last."""
+        """Stop to listen and to beat. Called last, so that the pod is not taken for dead while it writes its
+        results."""
         self._listener.stop()
         self._heartbeat.stop()
         self._heartbeat.join(1.0)
@@ -122,7 +123,7 @@ class Presence:
     # -- on the beating thread and its own connection ----------------------------------------------------------
 
     def _noted(self, errand: Callable[[], T]) -> Callable[[], T]:
-        """The errand, and since when it is under way."""
+        """The errand, wrapped so that it is known since when it is under way."""
 
         def run() -> T:
             self._asked_at = time.monotonic()
@@ -172,14 +173,14 @@ class Presence:
     # -- on the loop -------------------------------------------------------------------------------------------
 
     def beaten(self, beat: Beat) -> bool:
-        """False: the pod had been taken for dead, and is another one now."""
+        """Take a beat in. Returns False if the pod had been taken for dead and is another one now."""
         self.is_back()
         same = beat.who is self.who
         self.who = beat.who
         return same
 
     def woken(self, words: set[str], now: float) -> None:
-        """Somebody may want a job of this pod cancelled: the heart is to ask."""
+        """Have the thread that beats ask for cancellations, if one of the words may mean one for this pod."""
         if f"cancel:{self.who.pod.id}" in words:
             self._heartbeat.poke()
         elif "*" in words and self._state.holding and self._ask_at <= now:  # else the question to come will do
@@ -187,11 +188,11 @@ class Presence:
             self._heartbeat.poke(self._ask_at)
 
     def ask_for_shares(self) -> None:
-        """They may have changed."""
+        """Have the thread that beats ask how many workers the pod may have: that may have changed."""
         self._heartbeat.poke_shares()
 
     def outage(self, error: str, *, writing: bool = False) -> None:
-        """The database could not be used; `writing`: results cannot be written."""
+        """Log, now and then, that the database could not be used. `writing`: results cannot be written."""
         now = time.monotonic()
         self._refuses = self._refuses or writing
         self.streak.end()  # a silent pod may only have been cut off like this one
@@ -210,7 +211,8 @@ class Presence:
             log(f"{error}; going on when it is back", level=logging.ERROR)
 
     def is_back(self, *, written: bool = False) -> None:
-        """It could be used; `written`: results were written. Nothing else tells that it takes them again."""
+        """The database could be used. `written`: results were written, and nothing else shows that it takes them again
+        after it refused."""
         if written:
             self._refuses = False
         if self._down_since is not None and not self._refuses:

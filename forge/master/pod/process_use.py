@@ -15,7 +15,7 @@ _TICK = 1.0 / os.sysconf("SC_CLK_TCK")
 
 
 class Use(NamedTuple):
-    """Of one process, or of several together."""
+    """What one process has used, or several together."""
 
     cpu: float = 0.0  # seconds, since it started
     ended_cpu: float = 0.0  # of its children that have ended and been waited for
@@ -24,7 +24,7 @@ class Use(NamedTuple):
 
 
 def use_of(pid: int, *, pss: bool = False) -> Use | None:
-    """None: there is no such process, or nobody says."""
+    """What a process has used; None if there is no such process, or if the system does not say."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         shared = _pss(pid) if pss else None
@@ -43,7 +43,7 @@ def _pss(pid: int) -> int | None:
 
 
 class ProcessUse:
-    """From one look to the next. On one thread."""
+    """What the processes of a pod have used since the last look. For one thread."""
 
     def __init__(self, master: int | None = None) -> None:
         self._master = os.getpid() if master is None else master

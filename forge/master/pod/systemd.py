@@ -17,8 +17,8 @@ __all__ = ["Systemd"]
 
 
 class Systemd:
-    """Says it once to each listener: whoever started this process. Made before any child is: it takes the variables
-    out of the environment, so that no worker can speak in the master's name."""
+    """Tells whoever started this process. Must be made before any child is: it takes the variables out of the
+    environment, so that no worker can speak in the master's name."""
 
     def __init__(self, environ: MutableMapping[str, str] = os.environ) -> None:
         address = environ.pop("NOTIFY_SOCKET", "")
@@ -37,34 +37,35 @@ class Systemd:
             self.due = 0.0
 
     def ready(self, status: str) -> None:
-        """It serves; also the end of a reload."""
+        """The pod serves, or has reloaded; `status` is shown by `systemctl status`."""
         self._status = status
         self._send("READY=1", f"STATUS={status}")
 
     def status(self, text: str) -> None:
-        """One line for `systemctl status`; sent when it has changed."""
+        """One line for `systemctl status`; sent only if it has changed."""
         if text != self._status:
             self._status = text
             self._send(f"STATUS={text}")
 
     def reloading(self) -> None:
-        """Until the next `ready`."""
+        """A reload has begun; `ready` ends it."""
         self._status = "reloading"
         self._send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}", "STATUS=reloading")
 
     def stopping(self) -> None:
-        """From here on an exit is what was wanted."""
+        """The pod stops: its exit is wanted from now on."""
         self._status = "stopping"
         self._send("STOPPING=1", "STATUS=stopping")
 
     def alive(self, now: float) -> None:
-        """Called by the loop on every round, and by nobody else: a loop that is stuck is to be seen."""
+        """Send a sign of life, if it is time. Called by each turn of the loop and by nobody else: a loop that is stuck
+        is to be seen."""
         if now >= self.due:
             self.due = now + self._every
             self._send("WATCHDOG=1")
 
     def close(self) -> None:
-        """Say no more."""
+        """Close the socket. Nothing is sent any more."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None

@@ -33,7 +33,7 @@ ANY_FIELDS = ("argv", "env", "cwd", "stdin", "timeout_secs")
 
 
 class Wrong(ValueError):
-    """A payload that no retry makes right."""
+    """A payload that asks for what cannot be run. No retry makes it right, so the job is dead."""
 
 
 class Order(NamedTuple):
@@ -45,7 +45,7 @@ class Order(NamedTuple):
 
 
 def enabled(config: CommandsConfig) -> bool:
-    """Whether there is anything that a job may run."""
+    """Whether these settings let a job run any command."""
     return bool(config.named) or config.allow_any
 
 
@@ -104,7 +104,7 @@ def _refuse_others(given: Mapping[str, Any], known: tuple[str, ...], where: str)
 
 
 def _word(value: Any, field: str) -> str:
-    """One word of a command."""
+    """The value of a field as one word of a command; `Wrong` if it cannot be one."""
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise Wrong(f"{field} must be text or a number, not {_short(value)}")
     if "\0" in (text := str(value)):
@@ -142,13 +142,13 @@ class Commands:
         self._config, self._folder, self._table, self._hidden = config, folder, table, hidden
 
     def take_out(self) -> list[Claim]:
-        """The jobs that wait, for somebody else."""
+        """Take out the jobs that wait. Returns them."""
         found = list(self.waiting)
         self.waiting.clear()
         return found
 
     def give(self) -> None:
-        """Start what there is a place for."""
+        """Start a process for each job that waits and that there is a place for."""
         held: list[Claim] = []
         while self.waiting:
             claim = self.waiting.popleft()
@@ -171,13 +171,13 @@ class Commands:
         run.write(order.stdin, close=True)
 
     def tick(self, now: float) -> None:
-        """Look at the clock."""
+        """Kill the processes that have run for too long."""
         for run in list(self.runs):
             run.tick(now)
 
 
 class Run(Process):
-    """One job and its process."""
+    """One job and the process that runs it."""
 
     def __init__(self, table: ProcessTable, claim: Claim, seconds: int, commands: Commands) -> None:
         super().__init__(table, f"{KIND} {claim.id}")
@@ -188,17 +188,17 @@ class Run(Process):
         self._errors = _Tail(KEPT)
 
     def tick(self, now: float) -> None:
-        """Look at the clock."""
+        """Kill the process if it has run for too long; its job has failed then."""
         if now >= self._kill_at and (job := self.drop()) is not None:
             self._commands.places.finish(failed(job, f"timeout after {self._seconds} s"))
 
     def cancel(self) -> None:
-        """Stop it."""
+        """Kill the process; its job is cancelled."""
         if (job := self.drop()) is not None:
             self._commands.places.finish(Ending(job, Cancelled()))
 
     def drop(self) -> Claim | None:
-        """Stop it; its job is the caller's to end."""
+        """Kill the process. Returns its job, which the caller must end; None if that has ended."""
         job, self.job = self.job, None
         self.kill()
         self._commands.runs.discard(self)
@@ -233,7 +233,7 @@ class Run(Process):
 
 
 class _Tail:
-    """The end of a stream."""
+    """The last bytes of a stream, at most `size` of them."""
 
     def __init__(self, size: int) -> None:
         self._size, self._data, self._cut = size, bytearray(), False
@@ -245,7 +245,7 @@ class _Tail:
             del self._data[: -self._size]
 
     def text(self, size: int | None = None) -> str:
-        """The last so many bytes, with … in front if there was more."""
+        """The last `size` bytes as text, or all that were kept, with … in front if there was more."""
         data = self._data.rstrip() if size is not None else self._data
         part = data[-size:] if size is not None else data
         more = self._cut or len(part) < len(data)

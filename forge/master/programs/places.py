@@ -41,12 +41,13 @@ class Places:
         self._paces: defaultdict[str, JobPace] = defaultdict(JobPace)  # by queue
 
     def take(self, claim: Claim) -> None:
-        """It is here now."""
+        """Count a job that was claimed and is for a program."""
         self.taken[claim.queue] += 1
         self.bytes[claim.queue] += len(claim.payload)
 
     def start(self, claim: Claim) -> bool:
-        """Take a place for it; False if there is none, and then workers leave the next one free."""
+        """Take a place for the job. Returns False if there is none; then the workers of its queue leave the next one
+        free."""
         now = time.monotonic()
         if not self._deaths.may_start(claim.id, now):
             return False
@@ -59,7 +60,7 @@ class Places:
         return True
 
     def put_back(self, claim: Claim) -> None:
-        """It waits again."""
+        """The job does not run any more and waits again: its place is free."""
         if self._started.pop(claim.id, None) is not None:
             self.running[claim.queue] -= 1
 
@@ -71,7 +72,7 @@ class Places:
         self.finish(Ending(claim, Released(ZYGOTE_DIED, crashed=True) if certain else Released()))
 
     def finish(self, ending: Ending) -> None:
-        """It is no longer here."""
+        """The job has ended: its place is free, and whoever wants to know is told."""
         if (since := self._started.get(ending.claim.id)) is not None:
             seconds = time.monotonic() - since
             self._paces[ending.claim.queue].note(1, seconds, seconds)
@@ -82,21 +83,23 @@ class Places:
         self._finish(ending)
 
     def more(self, queue: str, places: int) -> int:
-        """How many more may wait here, of a queue with so many places; none while it is not known how long they run."""
+        """How many more jobs may wait here, of a queue with so many places. None as long as it is not known how long
+        they run."""
         ahead = places * min(MOST_AHEAD, int(self._paces[queue].jobs_in(AHEAD)))
         return max(0, ahead - (self.taken[queue] - self.running[queue]))
 
     @property
     def waiting(self) -> bool:
-        """Whether any waits."""
+        """Whether any job waits for a program or a place."""
         return self.taken.total() > self.running.total()
 
     def outside(self, queue: str) -> int:
-        """Places of the queue that are not for its workers now."""
+        """How many places of the queue its workers may not use now: those that programs take, and those that jobs for
+        programs wait for."""
         return self.running.get(queue, 0) + self.blocked.get(queue, 0)
 
     def forget(self) -> None:
-        """They are not ours any more."""
+        """Forget all jobs: the pod was reaped, and they are another pod's now."""
         for counter in (self.taken, self.bytes, self.running, self.blocked):
             counter.clear()
         self._started.clear()

@@ -23,7 +23,7 @@ DEFAULT_THROTTLE, LONGEST_THROTTLE = 60.0, 86_400.0  # seconds
 
 
 class OutOfStep(ProtocolError):
-    """A child broke the protocol: in which way."""
+    """A child broke the protocol; the message says how."""
 
 
 def request_line(claim: Claim, seconds: float) -> bytes:
@@ -74,7 +74,7 @@ def _pause(reply: dict[str, Any]) -> float:
 
 
 def shown(line: bytes) -> str:
-    """What a child wrote, for a message."""
+    """What a child wrote, short enough for a message."""
     return _cut(repr(line[:400].decode(errors="replace")))
 
 

@@ -41,12 +41,14 @@ TELL_EVERY = 60.0  # seconds between complaints about the same program
 
 
 def failed(claim: Claim, message: str) -> Ending:
-    """Failed, with the retry that a kind without a task has."""
+    """The ending of a job that has failed. It is tried again after the default delay: its kind has no task that says
+    another."""
     return Ending(claim, Failed(message), delays.by_default(claim.attempt))
 
 
 def unstarted(claim: Claim, why: str) -> Ending:
-    """Back as if never claimed, but not at once: what is missing here may be there on another pod, or later."""
+    """The ending of a job that goes back as if it had never been claimed, but not at once: what is missing here may be
+    there on another pod, or later."""
     return Ending(claim, Released(why), random.uniform(*NOT_STARTED_PAUSE))
 
 
@@ -68,11 +70,11 @@ class Child(Process):
 
     @property
     def silent(self) -> bool:
-        """It has closed one of its pipes: it is about to end, or out of its mind."""
+        """Whether it has closed one of its pipes: it is about to end, or does not behave as a child must."""
         return self._silent_since is not None
 
     def give(self, claim: Claim, seconds: int) -> None:
-        """A job, with so much time."""
+        """Give it a job, which it must answer within so many seconds."""
         line = request_line(claim, seconds)
         self.job, self._request, self._seconds = claim, len(line), seconds
         self._kill_at = time.monotonic() + seconds
@@ -80,13 +82,13 @@ class Child(Process):
         self.write(line)
 
     def leave(self, within: float = LEAVE_WITHIN) -> None:
-        """End of input: a child that has nothing to do goes."""
+        """Close its stdin. A child that has no job ends then; it is killed if it has not after so many seconds."""
         if self.leaving_by is None:
             self.leaving_by = time.monotonic() + within
             self.write(b"", close=True)
 
     def tick(self, now: float) -> None:
-        """Look at the clock."""
+        """Act on a job that takes too long, a child that does not leave, and one that has closed a pipe."""
         if self.job is not None and now >= self._kill_at:
             self.fail(f"timeout after {self._seconds} s")
         elif self.leaving_by is not None:
@@ -104,19 +106,20 @@ class Child(Process):
             self.fail(why)
 
     def _fail_without_its_job(self, why: str) -> None:
-        """It is of no more use; its job, which it has not read, is another's."""
+        """Kill it. Its job, which it has not read, is given to another child."""
         job, self.job = self.job, None
         self.fail(why)
         if job is not None:
             self._pool.give_again(job, None if self.answers else f"{self.who}: {why}")
 
     def _never_saw_its_job(self, unread: int) -> bool:
-        """A child that has answered before and is leaving: the job can be given to another as if nothing had been.
-        One that has never answered may never read a job, and neither may its successors: that job fails."""
+        """Whether its job can be given to another child as if nothing had happened: it has answered before, and has not
+        read this one. A child that has never answered may never read a job, and neither may its successors: that job
+        fails."""
         return self.job is not None and self.answers > 0 and unread >= self._request
 
     def fail(self, why: str) -> None:
-        """Its job, if any, has failed for this reason; the child is of no more use."""
+        """Kill it. Its job, if it has one, has failed for this reason."""
         job, self.job = self.job, None
         self.kill()
         self._pool.vacate(self, f"was killed: {why}")
@@ -124,13 +127,13 @@ class Child(Process):
             self._pool.finish(failed(job, why if why.startswith("timeout") else f"{self.who}: {why}"))
 
     def cancel(self) -> None:
-        """It knows no cancellation: stopping it is the only way to stop the job."""
+        """Kill it; its job is cancelled. A child cannot be told of a cancellation."""
         job = self.drop()
         if job is not None:
             self._pool.finish(Ending(job, Cancelled()))
 
     def drop(self) -> Claim | None:
-        """Stop it; the job that it had is the caller's to end."""
+        """Kill it. Returns the job that it had, which the caller must end; None if it had none."""
         job, self.job = self.job, None
         self.kill()
         self._pool.vacate(self)
@@ -235,30 +238,30 @@ class Pool:
     # -- jobs --------------------------------------------------------------------------------------------------
 
     def take(self, claim: Claim) -> None:
-        """A job of the pool's kind."""
+        """Have a job of the pool's kind wait for a free child."""
         if self._missing is not None:
             self.finish(unstarted(claim, self._missing))
         else:
             self.waiting.append(claim)
 
     def starter_gone(self, claim: Claim) -> None:
-        """The zygote has died, and the child with it."""
+        """The zygote has died, and the child that had this job with it."""
         self._again.pop(claim.id, None)
         self._places.starter_gone(claim)
 
     def finish(self, ending: Ending) -> None:
-        """A job of its has ended."""
+        """A job of this pool has ended."""
         self._again.pop(ending.claim.id, None)
         self._places.finish(ending)
 
     def take_out(self) -> list[Claim]:
-        """The jobs that wait, for somebody else."""
+        """Take out the jobs that wait. Returns them."""
         found = list(self.waiting)
         self.waiting.clear()
         return found
 
     def give(self) -> None:
-        """Waiting jobs to free children, oldest first; one whose queue has no place lets others pass."""
+        """Give waiting jobs to free children, the oldest first. A job whose queue has no place lets others pass."""
         free = (child for child in self.children() if self._is_free(child))
         held: list[Claim] = []
         child = next(free, None)
@@ -278,11 +281,12 @@ class Pool:
         return not child.killed and not child.silent
 
     def running(self) -> Iterator[Child]:
-        """Children with a job."""
+        """The children that have a job."""
         return (child for child in self.children() if child.job is not None)
 
     def give_again(self, claim: Claim, why: str | None = None) -> None:
-        """It has not been seen by anybody. With a reason `why` that may be so again, only a few times."""
+        """Give a job to another child, because no child has read it. With a reason `why` it may not be read the next
+        time either: then it fails after a few times."""
         if why is not None:
             self._again[claim.id] += 1
             if self._again[claim.id] > MOST_AGAIN:
@@ -294,11 +298,11 @@ class Pool:
     # -- children ----------------------------------------------------------------------------------------------
 
     def children(self) -> Iterator[Child]:
-        """Those that are there."""
+        """The children that run."""
         return (seat.child for seat in self._seats if seat.child is not None)
 
     def tick(self, now: float) -> None:
-        """Look at the clock; replace who is missing."""
+        """Have each child look at the clock, and start a child in each empty seat whose time has come."""
         for seat in self._seats:
             if seat.child is not None:
                 if self._missing is not None and now - seat.child.started_at > SETTLED:
@@ -310,20 +314,20 @@ class Pool:
 
     @property
     def waits(self) -> bool:
-        """Whether the clock matters to it."""
+        """Whether `tick` must be called now and then."""
         if self._missing is not None or not all(seat.child for seat in self._seats):
             return True
         return any(c.job is not None or c.silent or c.leaving_by is not None or c.waits for c in self.children())
 
     def retire(self) -> None:
-        """Children leave as their jobs end; nothing is started any more."""
+        """Start no more children; those that run leave as their jobs end."""
         self._retired = True
         for child in list(self.children()):
             if child.job is None:
                 child.leave()
 
     def answered(self, child: Child, ending: Ending) -> None:
-        """A job has ended as it should."""
+        """A child has answered for its job, which ends so."""
         for seat in self._seats:
             if seat.child is child:
                 seat.barren = 0
@@ -332,7 +336,7 @@ class Pool:
             child.leave()
 
     def vacate(self, child: Child, why: str | None = None) -> None:
-        """A child is gone, or as good as gone; `why` it is worth a line in the log."""
+        """A child is gone, or was killed: its seat is empty. With a reason `why` the log says so."""
         for seat in self._seats:
             if seat.child is child:
                 seat.child = None
@@ -345,7 +349,7 @@ class Pool:
                     self._table.log(f"{child.who} {why}{again}", f"pool {self.name}")
 
     def cannot_start(self, why: str) -> None:
-        """The program is missing: jobs do not wait here for it."""
+        """The program cannot be started: jobs go back instead of waiting for it."""
         self._missing = why
         now = time.monotonic()
         if now - self._told_at >= TELL_EVERY:

@@ -37,7 +37,7 @@ Log = Callable[[str, str], None]  # text, who
 
 
 class Recipe(NamedTuple):
-    """What to run and where."""
+    """Which program to run, with what environment, and where."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str | None]  # added to the environment; None takes away
@@ -57,27 +57,27 @@ class ProcessTable:
         self.closed = False  # nothing is to be started for now
 
     def look_by(self, at: float) -> None:
-        """Somebody wants to look at the clock then (monotonic), or before."""
+        """Have the clock looked at then (monotonic), or before."""
         self.look_at = min(self.look_at, at)
 
     def looked(self, again_at: float) -> None:
-        """Everybody has; the next time is then."""
+        """The clock was looked at; the next time is then (monotonic)."""
         self.look_at = again_at
 
     def use(self, zygote: ZygoteProcess) -> None:
-        """The zygote that starts programs from now on."""
+        """Start programs through this zygote from now on."""
         self.zygote, self.look_at = zygote, 0.0
 
     def close(self) -> None:
-        """Nothing is to be started until `reopen`."""
+        """Start nothing until `reopen`."""
         self.closed = True
 
     def reopen(self) -> None:
-        """Programs may be started again."""
+        """Start programs again, after `close`."""
         self.closed, self.look_at = False, 0.0
 
     def start(self, process: Process, recipe: Recipe) -> None:
-        """Have the zygote exec it."""
+        """Have the zygote start the program."""
         number = process.number = next(self._numbers)
         self._living[number] = process
         try:
@@ -89,7 +89,7 @@ class ProcessTable:
         self.zygote.exec(number, recipe.argv, dict(recipe.env), recipe.cwd, fds)
 
     def heard(self, zygote: ZygoteProcess, message: Mapping[str, Any]) -> bool:
-        """A message of a zygote; False if it is not about a program."""
+        """Take a message of a zygote in. Returns False if it is not about a program."""
         self.look_at = 0.0
         if "started" in message:
             process = self._living.get(message["started"])
@@ -108,7 +108,8 @@ class ProcessTable:
         return True
 
     def tick(self, now: float) -> None:
-        """Go on with what had to wait."""
+        """Go on reading programs that write much, and deal with those that could not be started or whose zygote is
+        gone."""
         unstarted, self._unstarted = self._unstarted, {}
         for process, why in unstarted.items():
             self._forget(process, None, f"{CANNOT_RUN}it: {why}")
@@ -120,7 +121,7 @@ class ProcessTable:
                 process._resume(now)
 
     def kill_all(self) -> None:
-        """At the end of the master."""
+        """Kill all programs, at the end of the master."""
         for process in self._living.values():
             process.kill()
 
@@ -158,15 +159,15 @@ class Process:
     # -- for subclasses to say ---------------------------------------------------------------------------------
 
     def heard(self, data: bytes) -> None:
-        """Bytes of its stdout."""
+        """Called with bytes of its stdout."""
 
     def fail(self, why: str) -> None:
-        """It is of no more use, for this reason."""
+        """Called if what it wrote could not be dealt with: it is killed, for this reason."""
         self.table.log(f"was killed: {why}", self.who)
         self.kill()
 
     def heard_error(self, line: str) -> None:
-        """A line of its stderr: to the log, unless there are too many."""
+        """Called with a line of its stderr. It goes to the log, unless there are too many."""
         self._lines_in_window += 1
         if self._lines_in_window <= LINES_PER_SECOND:
             self.table.log(line, self.label)
@@ -174,31 +175,31 @@ class Process:
             self._lines_dropped += 1
 
     def went_silent(self, pipe: str) -> None:
-        """It has closed its stdout, or its stdin and there was something to write."""
+        """Called when it has closed its stdout; or its stdin, while there was something to write."""
 
     def ended(self) -> None:
-        """It is gone, and all it wrote has been heard."""
+        """Called when it is gone, and all that it wrote has been heard."""
 
     # -- to do with it -----------------------------------------------------------------------------------------
 
     @property
     def waits(self) -> bool:
-        """Whether the clock matters to it."""
+        """Whether the clock must be looked at for it."""
         return self._lines_dropped > 0 or any(n > PER_SECOND for n in self._read_in_window.values())
 
     @property
     def who(self) -> str:
-        """For messages."""
+        """Its name for messages."""
         return f"{self.label} ({self.pid})" if self.pid else self.label
 
     def write(self, data: bytes, *, close: bool = False) -> None:
-        """To its stdin; `close` it after that."""
+        """Write to its stdin, and `close` that afterwards."""
         self._unwritten += data
         self._close_stdin_after |= close
         self._flush()
 
     def unread(self) -> int:
-        """Bytes written to it that it has not read."""
+        """How many bytes were written to it that it has not read."""
         if self._stdin < 0:
             return 0
         count = array.array("i", [0])
@@ -213,7 +214,7 @@ class Process:
         self._read_stdout()
 
     def kill(self) -> None:
-        """With everything it started, and hear no more of it."""
+        """Kill it with everything that it started. Nothing more is heard of it."""
         self.killed = True
         self._close_pipes()
         self._kill_group()
@@ -225,7 +226,7 @@ class Process:
     # -- pipes -------------------------------------------------------------------------------------------------
 
     def _open_pipes(self) -> tuple[int, int, int]:
-        """Ours are watched from here on; the answer are the program's ends."""
+        """Make its pipes, and watch our ends. Returns the program's ends: stdin, stdout, stderr."""
         (stdin, self._stdin), (self._stdout, stdout), (self._stderr, stderr) = pipes(3)
         for fd in (self._stdin, self._stdout, self._stderr):
             os.set_blocking(fd, False)
@@ -290,7 +291,7 @@ class Process:
         return bool(data)
 
     def _read(self, fd: int) -> bytes | None:
-        """A piece; empty at the end, None if there is none now."""
+        """A piece of what it wrote. Empty at the end, None if there is none now."""
         if fd < 0:
             return None
         try:
@@ -306,7 +307,7 @@ class Process:
         return data
 
     def _cut_lines(self, data: bytes) -> None:
-        """Long lines are cut, so that one without an end costs no memory."""
+        """Take lines of stderr out of these bytes. Long lines are cut, so that one without an end costs no memory."""
         *lines, rest = data.split(b"\n")
         for line in lines:
             self._add_to_line(line)
@@ -326,7 +327,7 @@ class Process:
             self.heard_error(text)
 
     def _resume(self, now: float) -> None:
-        """A new second: read again what was left alone."""
+        """Once a second: read those pipes again that were left alone because too much was written to them."""
         if now - self._window < 1.0:
             return
         self._window = now

@@ -73,7 +73,7 @@ class Programs:
         self._place(before)
 
     def tick(self, now: float, serving: bool = True) -> None:
-        """Look at the clock if it is time, and give jobs to who is free; with `serving` false, none."""
+        """Look at the clock if it is time, and give jobs to programs that are free; none if `serving` is false."""
         if self._table is None:
             return
         if now >= self._table.look_at:
@@ -105,7 +105,7 @@ class Programs:
         return self._table.look_at if waits else math.inf
 
     def drain(self) -> None:
-        """Give back what waits; children leave as their jobs end."""
+        """Give back the jobs that wait. Programs leave as their jobs end."""
         self._stopping = True
         if self._table is not None:
             self._table.look_by(0.0)
@@ -116,7 +116,7 @@ class Programs:
         self._pools = {}
 
     def give_back(self, queue: str) -> None:
-        """The queue is not served any more: its jobs that wait go back."""
+        """Give back the waiting jobs of a queue that is not served any more."""
         waiting = self._waiting()
         for claim in waiting:
             if claim.queue == queue:
@@ -130,11 +130,11 @@ class Programs:
 
     @property
     def in_hand(self) -> int:
-        """Jobs that it has."""
+        """How many jobs it has, running or waiting."""
         return self.places.taken.total()
 
     def held(self) -> Iterator[Claim]:
-        """The jobs that it has."""
+        """The jobs that it has, running or waiting."""
         everyone: list[Pool | Commands] = [*self._all_pools(), *self._commands]
         for each in everyone:
             yield from each.waiting
@@ -143,7 +143,7 @@ class Programs:
                 yield process.job
 
     def close(self) -> None:
-        """Now: what runs is given back, and killed."""
+        """Give back the jobs that run, and kill all programs at once."""
         for process in self._running():
             if (job := process.drop()) is not None:
                 self.places.finish(Ending(job, Released("the master was stopped")))
@@ -153,7 +153,7 @@ class Programs:
     # -- news --------------------------------------------------------------------------------------------------
 
     def take(self, claims: Sequence[Claim]) -> Sequence[Claim]:
-        """Keep those of its kinds; the answer are the others."""
+        """Keep those of these jobs that are for programs. Returns the others."""
         if not self.kinds:
             return claims
         mine = [claim for claim in claims if claim.kind in self.kinds]
@@ -163,11 +163,11 @@ class Programs:
         return [claim for claim in claims if claim.kind not in self.kinds] if mine else claims
 
     def heard(self, zygote: ZygoteProcess, message: Mapping[str, Any]) -> bool:
-        """A message of a zygote; False if it is not about a program."""
+        """Take a message of a zygote in. Returns False if it is not about a program."""
         return self._table is not None and self._table.heard(zygote, message)
 
     def cancel(self, wanted: set[tuple[UUID, int]]) -> None:
-        """Stop those of the jobs that are here, given by id and token."""
+        """Cancel those of these jobs (id and token) that are here."""
         for process in self._running():
             if process.job is not None and (process.job.id, process.job.token) in wanted:
                 process.cancel()
@@ -178,15 +178,15 @@ class Programs:
             self._place([claim for claim in waiting if (claim.id, claim.token) not in wanted])
 
     def lost(self) -> None:
-        """The pod had been taken for dead: the jobs are somebody else's."""
+        """Forget all jobs, and kill what runs them: the pod was reaped, and they are another pod's now."""
         self._waiting()
         for process in self._running():
             process.drop()
         self.places.forget()
 
     def fence(self) -> int:
-        """The jobs may soon be somebody else's: all programs are killed, and none is started until `resume`. The
-        answer is how many of them ran."""
+        """Kill all programs, because the jobs may soon be another pod's, and start none until `resume`. Returns how
+        many were running."""
         if self._table is None:
             return 0
         self._table.close()
@@ -197,14 +197,15 @@ class Programs:
         return len(running)
 
     def resume(self) -> None:
-        """Programs may be started again."""
+        """Start programs again, after `fence`."""
         if self._table is not None:
             self._table.reopen()
 
     # -- inside ------------------------------------------------------------------------------------------------
 
     def _place(self, claims: Sequence[Claim]) -> None:
-        """Let them wait where they belong; what belongs nowhere any more, or comes too late, goes back."""
+        """Have jobs wait where they belong. Those that belong nowhere any more, or come while the pod stops, go
+        back."""
         for claim in claims:
             if self._stopping or claim.kind not in self.kinds:
                 self.places.finish(Ending(claim, Released()))
@@ -214,7 +215,7 @@ class Programs:
                 self._commands[0].waiting.append(claim)
 
     def _waiting(self) -> list[Claim]:
-        """All that wait, taken out, in the order they came within each kind."""
+        """Take out all jobs that wait. Returns them, those of each kind in the order in which they came."""
         everyone: list[Pool | Commands] = [*self._all_pools(), *self._commands]
         return [claim for each in everyone for claim in each.take_out()]
 

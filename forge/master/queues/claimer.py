@@ -41,7 +41,7 @@ TOKENS_AGAIN = 1.0  # seconds after which jobs that wait for tokens are looked a
 
 
 class Claimer:
-    """Serves all queues, one claim at a time."""
+    """Claims for all queues of a pod, one claim at a time."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Claimer:
         budgets: PodBudgets,
         meter: Meter,
     ) -> None:
-        """`programs` keep the jobs that are not for workers."""
+        """`programs` take the claimed jobs that are not for workers."""
         self._storage, self._state, self._presence, self._zygotes = storage, state, presence, zygotes
         self._queues, self._programs, self._finalizer = queues, programs, finalizer
         self._budgets, self._meter = budgets, meter
@@ -73,11 +73,11 @@ class Claimer:
 
     @property
     def busy(self) -> bool:
-        """Whether jobs may still come."""
+        """Whether a claim is under way, so that jobs may still come."""
         return self.thread.busy > 0
 
     def claim(self, queue: LocalQueue, now: float) -> None:
-        """As many as its workers can take, if it is time."""
+        """Claim as many jobs as the queue has room for, if it is time."""
         if queue.turns is None and queue.name in self._presence.lined:
             queue.form_lines()
         n = queue.wanted(now)
@@ -108,8 +108,8 @@ class Claimer:
         return left
 
     def look(self, names: Sequence[str]) -> None:
-        """Whether a job is due, or when one will be: one statement for all queues that could take one. It takes its
-        turn with the claims, whose marks it goes by."""
+        """Ask the database whether a job is due, or when one will be: one statement for all these queues. It takes its
+        turn among the claims, because it goes by their marks."""
         if self._looking or self._state.stopping or not names:
             return
         waters = {name: self._queues[name].low_water for name in names if name in self._queues}
@@ -127,7 +127,7 @@ class Claimer:
         self.thread.send(lambda: self._storage.next_due(list(waters), waters), looked)
 
     def pushed(self, claim: Claim) -> None:
-        """A job that somebody has claimed for this pod, at its offer."""
+        """Take in a job that was claimed for this pod because of its offer."""
         self.claimed += 1
         queue = self._queues.get(claim.queue)
         if queue is None or self._state.stopping or not queue.takes:
@@ -136,7 +136,7 @@ class Claimer:
             queue.take_in(self._known(self._programs.take(queue.capped([claim])), time.monotonic()))
 
     def give_back(self, claims: Sequence[Claim]) -> None:
-        """Jobs that have come although this pod does not want them any more."""
+        """Give back jobs that have come although this pod does not want them any more."""
         self.claimed += len(claims)
         self._finalizer.release(claims)
 
@@ -175,14 +175,14 @@ class Claimer:
         return run
 
     def tokens_came(self, scope: str) -> None:
-        """Of this budget there are some for who could not reserve any."""
+        """There are tokens of this budget again: wake the queues whose jobs wait for some."""
         for queue in self._queues.values():
             if queue.turns is not None and scope in queue.turns.scopes:
                 queue.wake()
 
     def places_came(self) -> None:
-        """Jobs have ended, and that is written: a line that was closed may be open. Places that come free elsewhere are
-        found by the look that is made every poll_interval."""
+        """Jobs have ended, and that is written: wake the queues whose lines had no place free. Places that come free on
+        other pods are found by the look that is made every poll_interval."""
         for queue in self._queues.values():
             if queue.turns is not None and queue.turns.closed:
                 queue.wake()
@@ -225,7 +225,7 @@ class Claimer:
     def _unchained(
         self, queue: LocalQueue, claims: Sequence[Claim], chains: Sequence[Sequence[Claim]]
     ) -> Sequence[Claim]:
-        """Of a chain whose jobs are not all for one worker, one after the other, only the first stays."""
+        """These jobs, but of a chain whose jobs are not all for one worker only the first. The others go back."""
         others = self._programs.kinds
         back: set[UUID] = set()
         for chain in chains:
@@ -237,7 +237,7 @@ class Claimer:
         return [claim for claim in claims if claim.id not in back]
 
     def _sendable(self, claims: Sequence[Claim]) -> Sequence[Claim]:
-        """But for those whose payload is too long for a worker, whoever has stored it. It would not survive that."""
+        """These jobs, but for those whose payload is longer than a worker can be sent: they are dead."""
         for claim in claims:
             if (size := len(claim.payload)) > LARGEST_PAYLOAD:
                 why = f"the payload has {size:,} bytes, and no worker is sent more than {LARGEST_PAYLOAD:,}"
@@ -245,8 +245,8 @@ class Claimer:
         return [claim for claim in claims if len(claim.payload) <= LARGEST_PAYLOAD]
 
     def _known(self, claims: Sequence[Claim], now: float) -> Sequence[Claim]:
-        """Those of a kind that somebody here can run. The others go back untouched: another pod may know them, or the
-        next release."""
+        """Those of these jobs whose kind a worker here can run. The others go back untouched: another pod may know
+        them, or the next release."""
         kinds = self._zygotes.current.kinds
         known = [claim for claim in claims if claim.kind in kinds]
         if len(known) < len(claims):

@@ -28,7 +28,7 @@ class JobPace:
         self._quick = math.inf  # jobs since the last one that took long
 
     def note(self, n: int, total: float, longest: float) -> None:
-        """So many have ended, after so long together."""
+        """So many jobs have ended, which took `total` seconds together; the longest of them took `longest`."""
         mean = total / n
         kept = KEPT if self._seen >= AT_FIRST else KEPT_AT_FIRST
         self._seen += n
@@ -38,5 +38,5 @@ class JobPace:
             self._took, self._quick = max(self._took, longest), 0
 
     def jobs_in(self, seconds: float) -> float:
-        """Jobs that a place runs in this time; none while that is not known."""
+        """How many jobs a place runs in so many seconds; 0 as long as that is not known."""
         return 0.0 if self._took is None else min(seconds / max(self._took, 1e-6), self._quick)

@@ -46,7 +46,7 @@ QUIET = 1.0  # seconds for which a queue that gave some back claims nothing, unl
 
 
 class LocalQueue:
-    """The claimed jobs of a queue that no worker has yet, and its workers."""
+    """A queue as this pod sees it: its workers here, and its claimed jobs that no worker has yet."""
 
     def __init__(
         self,
@@ -89,12 +89,12 @@ class LocalQueue:
     # -- its workers -------------------------------------------------------------------------------------------
 
     def all_slots(self) -> Iterator[Slot]:
-        """Those of its workers, and those of the workers that suspects run in."""
+        """The slots of its workers, and those of the workers that run suspects."""
         yield from self.slots
         yield from self.suspects.slots
 
     def claims(self) -> Iterator[Claim]:
-        """All that it has: those that wait, and those in workers' hands."""
+        """All claimed jobs that it holds: those that wait, and those that workers have."""
         yield from self.waiting.everyone()
         yield from self.suspects.waiting
         for slot in self.all_slots():
@@ -102,22 +102,22 @@ class LocalQueue:
 
     @property
     def claim_count(self) -> int:
-        """How many those are."""
+        """How many claimed jobs it holds."""
         waiting = len(self.waiting) + self.waiting.behind + len(self.suspects.waiting)
         return waiting + sum(len(slot.in_hand) for slot in self.all_slots())
 
     @property
     def size(self) -> int:
-        """Workers it is meant to have."""
+        """How many workers it is meant to have."""
         return sum(not slot.retired for slot in self.slots)
 
     @property
     def most(self) -> int:
-        """Workers it may have; an operator takes no queue's last one away."""
+        """How many workers it may have. An operator can take all but the last one away."""
         return max(1, self.limit + self.offset) if self.limit else 0
 
     def share(self, workers: int) -> bool:
-        """So many workers the cluster lets this pod have. Whether that is news."""
+        """Set how many workers the cluster lets this pod have. Returns whether that has changed."""
         if self.closing or self.limit == workers:
             return False
         self.limit = workers
@@ -125,13 +125,14 @@ class LocalQueue:
         return True
 
     def add_workers(self, by: int) -> None:
-        """An operator wants more or fewer, down to one; a queue that has none here keeps none."""
+        """Have so many workers more, or fewer, by an operator's word: at least one, and none where the pod has no
+        share."""
         if self.limit:
             self.offset = max(self.offset + by, 1 - self.limit)
             self.settle()
 
     def configure(self, settings: QueueConfig, look_every: float) -> None:
-        """These are its settings from now on; what an operator has added goes."""
+        """Put other settings in force. Workers that an operator has added go."""
         self.settings, self.look_every, self.closing, self.offset = settings, look_every, False, 0
         self.settle()
 
@@ -141,12 +142,13 @@ class LocalQueue:
         self.settle()
 
     def settle(self) -> None:
-        """Have as many workers as it may, or as are worth having."""
+        """Have as many workers as it may, or, with `min_workers`, as are worth having."""
         least = self.settings.min_workers
         self.resize(self.most if least is None else min(max(self._worker_count.size, least), self.most))
 
     def scale(self, now: float) -> bool:
-        """Look how busy its workers are; whether it should be asked if jobs wait that nobody is free for."""
+        """Change the number of workers by how many are busy. Returns whether the caller should ask if jobs wait that no
+        worker is free for."""
         least = self.settings.min_workers
         if least is None or self.closing:
             return False
@@ -159,18 +161,19 @@ class LocalQueue:
         return asks
 
     def work_waits(self, now: float) -> None:
-        """Jobs wait that nobody is free for."""
+        """Jobs wait that no worker is free for: have more workers."""
         self._worker_count.told(now, self.most)
         self.settle()
 
     def held(self, in_programs: int) -> int:
-        """Workers it has, or places that jobs in programs take, but for those that an operator has added."""
+        """How many workers count against the pod's share: those that run, or as many as jobs in programs take the
+        places of; but not those that an operator has added."""
         processes = sum(slot.channel is not None for slot in self.slots)
         jobs = -(-(self.working + in_programs) // self._at_once)
         return max(0, max(processes, jobs) - max(0, self.offset))
 
     def resize(self, workers: int) -> None:
-        """More slots, or fewer: the highest go first, and let their jobs finish."""
+        """Have so many slots. The ones with the highest numbers go first, when their jobs have ended."""
         for slot in [slot for slot in self.slots if slot.retired][: max(0, workers - self.size)]:
             slot.keep()
         while self.size < workers:
@@ -180,22 +183,23 @@ class LocalQueue:
         self.forget_retired()
 
     def forget_retired(self) -> None:
-        """Slots that have no process any more and are to have none. Only from the top, so that numbers stay."""
+        """Drop slots that have no process and are to have none: only the last ones, so that the others keep their
+        numbers."""
         while self.slots and self.slots[-1].retired and self.slots[-1].channel is None:
             self.slots.pop()
 
     @property
     def in_programs(self) -> int:
-        """Jobs of it that programs have, running or waiting."""
+        """How many of its jobs programs have, running or waiting."""
         return self._in_programs.taken.get(self.name, 0)
 
     def outside(self) -> int:
-        """Places that jobs in programs take, or are to take next."""
+        """How many places jobs in programs take, or are to take next."""
         return self._in_programs.outside(self.name)
 
     @property
     def places(self) -> int:
-        """Jobs that may run at the same time, in workers and in programs."""
+        """How many jobs may run at the same time, in workers and in programs."""
         return self.most * self._at_once
 
     @property
@@ -204,65 +208,65 @@ class LocalQueue:
 
     @property
     def working(self) -> int:
-        """Places that workers take."""
+        """How many places its workers take."""
         if self.settings.worker == "process":
             return sum(1 for slot in self.all_slots() if slot.in_hand)
         return sum(len(slot.in_hand) for slot in self.all_slots())
 
     @property
     def window(self) -> int:
-        """Jobs a worker of processes may have in hand."""
+        """How many jobs a worker of type process may have in hand."""
         if self.outside():
             return 1
         return max(1, int(self._worth(AHEAD)))
 
     @property
     def behind(self) -> int:
-        """Jobs of a concurrency key that may share a slot, because one worker runs them one after the other."""
+        """How many jobs of a concurrency key may share a place, because one worker runs them one after the other."""
         return min(self.window, MOST_BEHIND) if self.settings.worker == "process" else 1
 
     def _worth(self, seconds: float) -> float:
-        """Jobs that a place runs in this time, as far as is known, and no more than are good to hold."""
+        """How many jobs a place runs in so many seconds, as far as is known, and no more than are good to hold."""
         return min(self._pace.jobs_in(seconds), MOST_AHEAD, BYTES_AHEAD / max(self._average, 1))
 
     def _rooms(self, slots: Iterable[Slot], now: float) -> dict[Slot, int]:
-        """Those with room for more. Threads and event loops take as many as they run; a process takes some ahead, but
-        none behind a long job."""
+        """The slots that can take more jobs, and how many. Threads and event loops take as many as they run; a process
+        takes some ahead, but none behind a long job."""
         ahead = self.window if self.settings.worker == "process" else 0
         rooms = {slot: (ahead or slot.capacity) - len(slot.in_hand) for slot in slots if slot.free}
         return {slot: n for slot, n in rooms.items() if n > 0 and not self._is_taken(slot, now)}
 
     def _is_taken(self, slot: Slot, now: float) -> bool:
-        """Whether it has a long job, so that nothing is to wait behind it."""
+        """Whether the worker has a long job, so that no other may wait behind it."""
         return slot.runs_long(now, RECALL_AFTER) or (
             bool(self.long_kinds) and slot.capacity == 1 and slot.head is not None and slot.head.kind in self.long_kinds
         )
 
     def note(self, seconds: float) -> None:
-        """A job has ended after this long."""
+        """A job has ended, after so many seconds."""
         self.note_all(1, seconds, seconds)
 
     def note_all(self, n: int, total: float, longest: float) -> None:
-        """So many have ended, after so long together."""
+        """So many jobs have ended, which took `total` seconds together; the longest of them took `longest`."""
         self._quiet_until = 0.0
         self._pace.note(n, total, longest)
 
     # -- claiming ----------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """There may be jobs."""
+        """Claim as soon as there is room: there may be jobs."""
         self._look_at = 0.0
 
     def due_in(self, seconds: float, now: float) -> None:
-        """There will be one then."""
+        """Claim then at the latest: a job will be due in so many seconds."""
         self._look_at = min(self._look_at, now + max(0.0, seconds))
 
     def pause(self, until: float) -> None:
-        """Claim nothing before, whoever wakes it."""
+        """Claim nothing before that time (monotonic), not even when woken."""
         self._not_before = until
 
     def form_lines(self) -> None:
-        """Some of its jobs are in lines: claims go by turns from now on."""
+        """Claim by turns from now on, because some of its jobs are in lines."""
         if self.turns is None:
             self.turns = Turns()
             self.wake()
@@ -272,13 +276,14 @@ class LocalQueue:
         self._came_back = True
 
     def forget_marks(self) -> None:
-        """To be called where no claim is under way, which would take the marks for done."""
+        """Start the next claim from the front, if jobs came back. Must not be called while a claim is under way, which
+        would set the marks again."""
         if self._came_back:
             self._came_back = False
             self.low_water.forget()
 
     def wanted(self, now: float) -> int:
-        """How many jobs to claim now."""
+        """How many jobs to claim now; 0 if it is not time."""
         room = sum(self._rooms(self._fed(now), now).values())
         stock = int(self._worth(STOCK) * sum(s.capacity for s in self.slots if s.free and not self._is_taken(s, now)))
         if self.in_programs:
@@ -301,7 +306,7 @@ class LocalQueue:
 
     @property
     def idle(self) -> bool:
-        """The same, and nothing waits in the database, as far as is known."""
+        """Whether a job that came now would start at once, and none waits in the database, as far as is known."""
         return not self.claiming and not self.more_waits and self.takes
 
     def is_due(self, now: float) -> bool:
@@ -309,27 +314,29 @@ class LocalQueue:
         return now >= self._look_at
 
     def begin(self, now: float) -> None:
-        """A claim is under way. A wake-up that comes before its answer leads to another."""
+        """A claim is under way. A wake-up that comes before its answer leads to another claim."""
         self.claiming = True
         self._look_at = now + self.look_every * random.uniform(0.5, 1.5)
 
     def capped(self, claims: Sequence[Claim]) -> Sequence[Claim]:
-        """With no more time than the queue allows."""
+        """The claims with their timeouts no longer than the queue allows."""
         cap = self.settings.timeout
         return claims if cap is None else [c if c.timeout <= cap else c._replace(timeout=cap) for c in claims]
 
     def claimed(self, claims: Sequence[Claim], asked: int, found: int, chains: Sequence[Sequence[Claim]] = ()) -> None:
-        """What it brought: `found` jobs, of which these are for workers. Those of a chain go to one worker together."""
+        """A claim has brought `found` jobs of the `asked` ones; these `claims` among them are for workers. Those of a
+        chain go to one worker together."""
         self.claiming = False
         self.take_in(self._chained(claims, chains) if chains else claims)
         self.more_waits = found >= asked
 
     def take_in(self, claims: Sequence[Claim]) -> None:
-        """Jobs for workers: the end of the line, but who has died alone before goes to the suspects."""
+        """Add jobs behind those that wait for workers. A job that must run alone goes to the suspects."""
         self.waiting.extend(self.suspects.sift(claims))
 
     def _chained(self, claims: Sequence[Claim], chains: Sequence[Sequence[Claim]]) -> Sequence[Claim]:
-        """The claims without those that go behind another. Some of a chain may not have come so far."""
+        """The claims without those that go to a worker behind another. Some jobs of a chain may not be among the
+        claims."""
         found = {claim.id: claim for claim in claims}
         for chain in chains:
             here = [found[claim.id] for claim in chain if claim.id in found]
@@ -340,17 +347,17 @@ class LocalQueue:
         return list(found.values())
 
     def weigh_in(self, n: int, size: int) -> None:
-        """So many jobs have come, for workers and programs, with payloads of so many bytes."""
+        """Count the payloads of jobs that have come, for workers and programs: n of them, with so many bytes."""
         self._average = max(self._average // 2, size // max(n, 1))
         self.heavy = self.heavy or size > LIGHT * (n + 16)
         self._weight += size
 
     def full(self) -> None:
-        """It may claim nothing until jobs have ended."""
+        """Claim nothing until jobs have ended: too many bytes of payloads are held."""
         self.room = 0
 
     def most_of(self, size: int) -> int:
-        """Jobs that have so many bytes, by what came of late; one at least."""
+        """How many jobs have so many bytes of payload, by those that came last; at least one."""
         return max(1, size // max(self._average, 1))
 
     def weight(self, now: float) -> int:
@@ -365,7 +372,7 @@ class LocalQueue:
         return self._weight
 
     def next_look(self) -> float | None:
-        """When it wants to claim again, monotonic; None: when something else has happened."""
+        """When it wants to claim again (monotonic). None: not before something else has happened."""
         if self.claiming or not self.room:
             return None
         return max(0.0 if self.more_waits else self._look_at, self._not_before)
@@ -373,7 +380,7 @@ class LocalQueue:
     # -- dispatching -------------------------------------------------------------------------------------------
 
     def dispatch(self, now: float) -> bool:
-        """Give waiting jobs to workers, the emptiest first. Whether any was given."""
+        """Give waiting jobs to workers, to those with the fewest first. Returns whether any was given."""
         given = bool(self.suspects.slots) and self.suspects.dispatch(now, self.places - self.working - self.outside())
         if not self.waiting:
             return given
@@ -384,15 +391,15 @@ class LocalQueue:
         return self._send(room, left, now) > 0 or given
 
     def _send(self, room: dict[Slot, int], left: int, now: float) -> int:
-        """The next ones, as many as there is room for. How many."""
+        """Give the next `left` jobs to slots, as far as there is room. Returns how many were given."""
         shares = self.waiting.share_out(room, left)
         for slot, claims in shares.items():
             slot.send(claims, now)
         return sum(map(len, shares.values()))
 
     def _dispatch_apart(self, room: dict[Slot, int], left: int, now: float) -> bool:
-        """The same where some are of a kind that takes long: each of these goes to a worker that has nothing, and those
-        behind it wait until one has. That takes no longer than what was sent ahead."""
+        """Dispatch where some jobs are of a kind that takes long: each of these goes to a worker that has none, and
+        those behind it wait until there is one. That takes no longer than what was sent ahead."""
         given = False
         while left > 0 and room:
             short = self.waiting.before(self.long_kinds, min(left, sum(room.values())))
@@ -411,7 +418,7 @@ class LocalQueue:
         return given
 
     def _places_left(self, now: float) -> int:
-        """Jobs that may be given to workers now, where that is not simply what they have room for."""
+        """How many jobs may be given to workers now, by the places that programs and suspects leave."""
         reserved = 0
         if self.suspects.slots and self.settings.worker != "process":
             reserved = self.suspects.places(now) - self.suspects.running
@@ -420,28 +427,29 @@ class LocalQueue:
         return self.places - self.working - self.outside() - reserved
 
     def _fed(self, now: float) -> list[Slot]:
-        """Slots that are given jobs. While suspects take places in processes of their own, as many workers of one job
-        at a time get none: those that have the fewest, which are idle soon."""
+        """The slots that may be given jobs. While suspects take places in processes of their own, as many workers get
+        none: those that have the fewest jobs, which are idle first."""
         if not self.suspects.slots or self.settings.worker != "process":
             return self.slots
         lent = max(0, self.suspects.places(now) - (self.most - self.size))
         return sorted(self.slots, key=lambda slot: len(slot.in_hand))[lent:]
 
     def take_out(self) -> list[Claim]:
-        """The jobs that wait, for somebody else."""
+        """Take out the jobs that wait. Returns them."""
         return self.waiting.take_all()
 
     def take_returned(self) -> list[Claim]:
-        """Jobs that were to run behind a long one: they are for the database, at once."""
+        """Take out the jobs that were to run behind one that proved to be of a long kind. They go back to the database
+        at once."""
         returned, self._returned = self._returned, []
         return returned
 
     def take_back(self, claims: Sequence[Claim]) -> None:
-        """Jobs that a worker gave back unstarted: first in line again."""
+        """Take jobs that a worker gave back unstarted: they are the next ones again."""
         self.waiting.put_back(claims)
 
     def cancel(self, wanted: Collection[tuple[UUID, int]], now: float) -> list[Claim]:
-        """These (jobs and tokens) are to stop. Those that no worker has yet leave the queue: the answer."""
+        """Stop these jobs (id and token). Returns those that no worker has yet, which leave the queue."""
         gone: list[Claim] = []
         for first in list(self.waiting):
             together = [first, *self.waiting.with_it(first)]
@@ -459,8 +467,8 @@ class LocalQueue:
         return gone
 
     def recall(self, now: float, shared: bool) -> None:
-        """Jobs sent ahead wait behind a long one, and somebody else could run them: they are to come back. A worker
-        whose own job is not a long one so far can; and if the queue is `shared`, workers of other pods may."""
+        """Ask workers for jobs that were sent ahead and wait behind a long one, if somebody else could run them: a
+        worker here whose own job is not a long one so far, or, if the queue is `shared`, one of another pod."""
         long = [slot for slot in self.slots if slot.runs_long(now, RECALL_AFTER)]
         for slot in long:
             if len(slot.in_hand) == 1 and slot.head is not None:  # else it may be another that runs
@@ -476,8 +484,8 @@ class LocalQueue:
                 slot.recall()
 
     def left_over(self, now: float, shared: bool) -> list[Claim]:
-        """Jobs that have waited here for a while, taken out: another pod may have a worker for them. Not those that
-        tokens may have been spent for: whoever claimed them next would have to spend some again."""
+        """Take out jobs that have waited here for a while, because another pod may have a worker for them. Not those
+        that tokens may have been spent for: whoever claimed them next would have to spend some again."""
         spends = self.turns is not None and bool(self.turns.scopes)
         if not self.waiting.stands_still(now, GIVE_BACK_AFTER) or spends or not shared:
             return []
@@ -486,7 +494,7 @@ class LocalQueue:
 
     @property
     def watched(self) -> bool:
-        """Whether jobs wait here, or in workers behind others: who can run them is looked for often."""
+        """Whether jobs wait here, or in workers behind others, so that it must be looked often for who can run them."""
         return bool(self.waiting) or any(_sent_ahead(slot) for slot in self.slots)
 
 

@@ -41,7 +41,7 @@ class LocalQueues(dict[str, LocalQueue]):
         ]
 
     def free_places(self, name: str) -> int:
-        """Places of that queue that its workers leave to programs."""
+        """How many places of that queue its workers leave to programs."""
         queue = self.get(name)
         return queue.places - queue.working if queue is not None else 0
 

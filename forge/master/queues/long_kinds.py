@@ -20,10 +20,10 @@ Took = tuple[Ending, float]  # a job that has ended, and the seconds it took
 
 
 class LongKinds(dict[str, float]):
-    """Of one queue: seconds by kind."""
+    """The long kinds of one queue, and how many seconds a job of each is expected to take."""
 
     def took(self, kind: str, seconds: float) -> None:
-        """A job of this kind has taken so long, or does so far."""
+        """A job of this kind has taken so many seconds, or has run for so long and goes on."""
         if seconds > LONG:
             self[kind] = max(seconds, self.get(kind, 0.0))
         elif kind in self:
@@ -32,7 +32,7 @@ class LongKinds(dict[str, float]):
                 del self[kind]
 
     def learn(self, done: Sequence[Ending], long: Sequence[Took]) -> None:
-        """These have ended; the long ones among them took so long, the others did not."""
+        """These jobs have ended. Those in `long` took so many seconds; the others were short."""
         if self:
             slow = {id(ending) for ending, _ in long}
             for ending in done:

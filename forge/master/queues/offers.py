@@ -36,7 +36,7 @@ BEATS = 3  # that the pod may miss before its offers are not taken any more
 
 
 class Offer(NamedTuple):
-    """One that stands, as far as is known."""
+    """An offer that stands, as far as is known."""
 
     token: int
     channel: str
@@ -44,10 +44,10 @@ class Offer(NamedTuple):
 
 
 class Offers:
-    """One for each queue that has a worker free and nothing to do."""
+    """The offers of a pod: one for each queue that has a worker free and nothing to do."""
 
     def __init__(self, storage: Storage, presence: Presence, claimer: Claimer) -> None:
-        """Goes by the claimer's thread: he looks for what is in doubt."""
+        """Uses the thread of the claimer, which looks for claims that are in doubt."""
         self._storage, self._presence, self._claimer = storage, presence, claimer
         self._channel: str | None = None
         self._closed = False
@@ -63,7 +63,7 @@ class Offers:
         self._end([queue for queue, offer in self._standing.items() if offer.channel != channel])
 
     def look(self, queue: LocalQueue, heartbeat: float, now: float) -> None:
-        """Make an offer for a queue if it is time."""
+        """Make an offer for this queue, if it is idle and it is time."""
         name, channel = queue.name, self._channel
         if name in self._standing or channel is None or name in self._making or self._closed or not queue.idle:
             return
@@ -89,7 +89,7 @@ class Offers:
             self._standing[queue] = offer
 
     def came(self, claims: Sequence[Claim]) -> None:
-        """Jobs that were claimed for this pod."""
+        """Take in jobs that were claimed for this pod. Those whose offer does not stand any more go back."""
         for claim in claims:
             offers = (each for each in (self._standing, self._making) if claim.queue in each)
             mine = next((each for each in offers if each[claim.queue].token == claim.token), None)
@@ -100,21 +100,21 @@ class Offers:
                 self._claimer.give_back([claim])
 
     def tokens(self) -> set[int]:
-        """Of all offers that may have been taken without word of it."""
+        """The tokens of all offers that may have been taken without this pod's knowing."""
         return {offer.token for each in (self._standing, self._making) for offer in each.values()} | self._void
 
     def reconsider(self, queues: Iterable[LocalQueue], now: float) -> None:
-        """Withdraw what this pod cannot keep, and what has stood for long."""
+        """Withdraw offers that this pod cannot keep, and those that have stood for long."""
         able = {queue.name for queue in queues if queue.takes}
         self._end([queue for queue, offer in self._standing.items() if queue not in able or now >= offer.until])
 
     def close(self) -> None:
-        """Withdraw all, and make no more."""
+        """Withdraw all offers, and make no more."""
         self._closed = True
         self._end(list(self._standing))
 
     def forget(self) -> None:
-        """The pod is another one: these are nobody's."""
+        """Forget all offers: the pod was reaped, and they were taken out with it."""
         self._standing.clear()
         self._making.clear()
         self._void.clear()

@@ -43,7 +43,7 @@ class Waiting(NamedTuple):
 
 
 class Scope:
-    """One budget as far as it is used here."""
+    """One budget as far as this pod uses it."""
 
     def __init__(self) -> None:
         self.purse = Purse()
@@ -55,7 +55,7 @@ class Scope:
 
     @property
     def due(self) -> float:
-        """When to do something about it."""
+        """When the database must be asked about it (monotonic)."""
         if self.purse.asking is not None:
             return math.inf
         return min(self.purse.ask_when(1) if self.reserving else math.inf, self.purse.settle_at)
@@ -93,7 +93,7 @@ class PodBudgets:
     # -- for handlers ------------------------------------------------------------------------------------------
 
     def acquire(self, name: str, tokens: int, reply: Reply) -> None:
-        """Take tokens, and reply now or later."""
+        """Take tokens for a handler. `reply` is called now, or when the database has answered."""
         scope, now = self._scope(name), self._clock()
         if tokens < 1 or _too_many(scope.purse.limit, tokens):
             reply(*self._refusal(name, scope, tokens))
@@ -107,7 +107,8 @@ class PodBudgets:
             self._ask(name, scope, now)
 
     def drain(self, name: str, reply: Reply) -> None:
-        """The far end says that there is nothing left."""
+        """A handler says that the other side has nothing left of this budget. `reply` is called when all pods have been
+        told."""
         scope = self._scope(name)
         scope.purse.drained(self._clock())
         scope.drain = True
@@ -119,7 +120,7 @@ class PodBudgets:
         self._send(lambda: self._drained(name, scope), told)
 
     def _drained(self, name: str, scope: Scope) -> bool:
-        """On the thread's thread."""
+        """Tell the database of a drain. On the budgets' thread."""
         self._declare(name, scope)
         known = self._storage.budgets.drain(name)
         scope.drain = False
@@ -165,12 +166,13 @@ class PodBudgets:
         self.due = min((scope.due for scope in self._scopes.values()), default=math.inf)
 
     def drained(self, name: str) -> None:
-        """Another pod has drained it."""
+        """Another pod has drained this budget: spend none of its tokens any more."""
         if name in self._scopes:
             self._scopes[name].purse.drained(self._clock())
 
     def leave(self) -> None:
-        """Give back what there is; on the loop, which has nothing else to do then."""
+        """Give the tokens back, before the pod leaves. Waits for the database, on the loop, which has nothing else to
+        do then."""
         for name, scope in self._scopes.items():
             if scope.purse.settle_at < math.inf:
                 self._storage.budgets.lease(self._presence.who, name, scope.purse.settle(self._clock()))
@@ -200,7 +202,7 @@ class PodBudgets:
         self._thread.send(errand, then)
 
     def _ask(self, name: str, scope: Scope, now: float) -> None:
-        """For all who wait, unless a request is under way: then when that is back."""
+        """Ask for tokens for all who wait. If a request is under way they are asked for when it is answered."""
         if scope.purse.asking is None:
             needs = [each.tokens for each in scope.waiting]
             least = 1 if scope.reserving else min(needs)
@@ -219,7 +221,7 @@ class PodBudgets:
         self._send(errand, lambda answer, error: self._came(name, scope, answer, error))
 
     def _declare(self, name: str, scope: Scope) -> None:
-        """On the thread's thread."""
+        """Tell the database of this pod's setting of a budget, if it has not been told. On the budgets' thread."""
         limit = self._limits.get(name) or DEFAULTS.get(name)
         if limit is None or scope.declared == limit:
             return
@@ -247,7 +249,8 @@ class PodBudgets:
         self._serve(name, scope, now)
 
     def _missing(self, name: str, scope: Scope, now: float) -> None:
-        """There is no such budget; somebody may make it."""
+        """There is no such budget: say so to handlers that wait. Jobs that wait for its tokens go on waiting, for
+        somebody may make it."""
         scope.unknown = True
         scope.purse.failed(now)
         waiting, scope.waiting = scope.waiting, []
@@ -259,7 +262,8 @@ class PodBudgets:
             log(f"jobs wait for tokens: {self._unknown(name)}", level=logging.ERROR)
 
     def _serve(self, name: str, scope: Scope, now: float) -> None:
-        """Give what there is to those who wait, in order; have the others ask again, or wait."""
+        """Give what there is to the handlers that wait, in their order; the others wait on, or are told when to ask
+        again."""
         waiting, scope.waiting = scope.waiting, []
         for each in waiting:
             if scope.purse.take(each.tokens, now):

@@ -19,7 +19,7 @@ __all__ = ["PodShare"]
 
 
 class PodShare:
-    """On the loop."""
+    """Gives queues as many workers as the cluster lets this pod have. On the loop."""
 
     def __init__(
         self,
@@ -30,13 +30,13 @@ class PodShare:
         side_thread: DatabaseThread,
         hurry: Callable[[], None],
     ) -> None:
-        """`hurry` has slots looked at soon: there are more of them, or fewer."""
+        """`hurry` has the loop look at slots at once: there are more of them, or fewer."""
         self._storage, self._state, self._queues, self._presence = storage, state, queues, presence
         self._side_thread = side_thread
         self._hurry = hurry
 
     def apply(self, shares: Mapping[str, int]) -> bool:
-        """How many workers this pod may have of each queue. Whether that is news."""
+        """Set how many workers this pod may have, by queue. Returns whether that has changed."""
         known = {name: workers for name, workers in shares.items() if name in self._queues}
         changed = [name for name, workers in known.items() if self._queues[name].share(workers)]
         if changed:
@@ -44,7 +44,8 @@ class PodShare:
         return bool(changed)
 
     def told(self, shares: Mapping[str, int]) -> None:
-        """The same while the pod serves."""
+        """Set how many workers this pod may have, by queue, while it serves: the log says what has changed, and queues
+        that are gone from the database are stored again."""
         self._restore(shares)
         if self.apply(shares):
             log("share: " + ", ".join(f"{queue.limit} of {name}" for name, queue in sorted(self._queues.items())))
@@ -62,12 +63,12 @@ class PodShare:
         self._side_thread.send(lambda: prepare(self._storage, gone), self._prepared)
 
     def woken(self, queues: Iterable[LocalQueue]) -> None:
-        """A queue without workers may be of a queue that was paused, and has been resumed."""
+        """These queues were woken. One without workers may have been paused and be resumed: ask for shares."""
         if not all(queue.limit for queue in queues):
             self._presence.ask_for_shares()
 
     def tick(self, now: float, in_programs: Mapping[str, int]) -> None:
-        """Say what there is; have more workers where work waits, and fewer where it does not."""
+        """Note how many workers there are; have more where work waits, and fewer where it does not."""
         held = {queue.name: queue.held(in_programs[queue.name]) for queue in self._queues.staffed}
         self._state.note_running({**dict.fromkeys(self._queues, 0), **held})
         if self._state.stopping:
@@ -77,7 +78,7 @@ class PodShare:
                 self._ask_whether_work_waits(queue)
 
     def note(self, in_programs: int) -> None:
-        """For the pod's heart: whether jobs are in hand, and which queues could take some."""
+        """Note for the thread that beats whether jobs are in hand, and which queues could take some."""
         queues = self._queues.staffed
         in_queues = any(queue.claim_count for queue in queues)
         self._state.note_held(in_queues or in_programs > 0)
@@ -96,13 +97,14 @@ class PodShare:
             self._side_thread.send(lambda: self._storage.next_due([queue.name], marks), answer)
 
     def leave(self) -> None:
-        """The pod serves nothing any more: others may have its workers as their jobs end, before it is gone."""
+        """Tell the database that the pod serves nothing any more, so that other pods may have its workers as its jobs
+        end, before it is gone."""
         who = self._presence.who
         self._side_thread.send(lambda: self._storage.serve(who, []), lambda *_: self._presence.ask_for_shares())
 
     def reload(self, old: Config, new: Config) -> None:
-        """Other settings: new queues are stored, and then there is a share of them. A `max_workers` that was changed
-        there is an operator's word as good as `forge queue set`."""
+        """Store queues that are new in the settings, after which there is a share of them. A `max_workers` that was
+        changed there counts like `forge queue set`."""
         queues, before = new.declared_queues(), old.queues
         changed = {
             name: queue.max_workers

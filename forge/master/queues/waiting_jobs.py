@@ -19,8 +19,8 @@ __all__ = ["WaitingJobs"]
 
 
 class WaitingJobs(deque[Claim]):
-    """First in line first. Whoever takes one out in another way than by `take`, `remove` or `take_all` makes it seem
-    older than it is, and does no other harm."""
+    """The oldest first. Jobs must be taken out by `take`, `remove` or `take_all`: else `stands_still` takes them for
+    older than they are."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,41 +33,41 @@ class WaitingJobs(deque[Claim]):
         self.behind = 0  # how many those are
 
     def chain(self, first: Claim, rest: list[Claim]) -> None:
-        """These go with the first, which is about to come, or is here."""
+        """The jobs in `rest` go to the same worker right behind `first`, which is here or about to come."""
         self._behind[first.id] = rest
         self.behind += len(rest)
 
     def unchain(self, first: Claim) -> list[Claim]:
-        """Those that were to go with it, which do not any more."""
+        """Take the jobs apart that were to go right behind `first`. Returns them."""
         rest = self._behind.pop(first.id, [])
         self.behind -= len(rest)
         return rest
 
     def with_it(self, first: Claim) -> Sequence[Claim]:
-        """Those that go with it."""
+        """The jobs that go to the same worker right behind `first`."""
         return self._behind.get(first.id, ()) if self._behind else ()
 
     def everyone(self) -> Iterator[Claim]:
-        """All jobs, also those that go with others."""
+        """All jobs, also those that go right behind others."""
         for claim in self:
             yield claim
             yield from self.with_it(claim)
 
     def clear(self) -> None:
-        """Nobody is here any more."""
+        """Drop all jobs."""
         super().clear()
         self._behind.clear()
         self.behind = 0
 
     def take(self, n: int) -> list[Claim]:
-        """The first n; there must be as many."""
+        """Take out the first n jobs. There must be as many."""
         self._gone += n
         self._back = max(0, self._back - n)
         return [self.popleft() for _ in range(n)]
 
     def share_out(self, room: dict[Slot, int], left: int) -> dict[Slot, list[Claim]]:
-        """Take so many out, or as many as there is room for: as if each in turn went to who has the fewest, but many at
-        a time."""
+        """Take out so many jobs, or as many as there is room for, and divide them among slots: as if each in turn went
+        to the slot with the fewest, but many at a time."""
         shares: dict[Slot, list[Claim]] = {}
         if self._behind:
             return self._share_out_chains(room, left)
@@ -88,7 +88,8 @@ class WaitingJobs(deque[Claim]):
         return shares
 
     def _share_out_chains(self, room: dict[Slot, int], left: int) -> dict[Slot, list[Claim]]:
-        """The same where some go together: each in turn to who has the fewest, the rest of its chain behind it."""
+        """The same where some jobs go together: each in turn goes to the slot with the fewest, the rest of its chain
+        behind it."""
         shares: dict[Slot, list[Claim]] = {}
         hands = {slot: len(slot.in_hand) for slot in room}
         full = {slot: hands[slot] + n for slot, n in room.items()}
@@ -105,11 +106,11 @@ class WaitingJobs(deque[Claim]):
         return shares
 
     def before(self, kinds: Container[str], most: int) -> int:
-        """How many come before the first of one of these kinds, of the first so many."""
+        """How many of the first `most` jobs come before the first one of these kinds."""
         return next((n for n, claim in enumerate(islice(self, most)) if claim.kind in kinds), min(most, len(self)))
 
     def take_all(self) -> list[Claim]:
-        """All of them."""
+        """Take out all jobs. Returns them."""
         found = list(self.everyone()) if self._behind else None
         first = self.take(len(self))
         self._behind.clear()
@@ -117,13 +118,13 @@ class WaitingJobs(deque[Claim]):
         return found or first
 
     def remove(self, claim: Claim) -> None:
-        """This one, wherever it is."""
+        """Take out this job, wherever it is."""
         super().remove(claim)
         self._gone += 1
 
     def put_back(self, claims: Sequence[Claim]) -> None:
-        """These had left: they are first in line again, behind those that came back before them. What a worker gives
-        back comes in several pieces."""
+        """Jobs that had been taken out come back to the front, behind those that came back before them: what a worker
+        gives back comes in several pieces."""
         before = min(self._back, len(self))
         self.rotate(-before)
         self.extendleft(reversed(claims))
@@ -132,7 +133,7 @@ class WaitingJobs(deque[Claim]):
         self._gone -= len(claims)
 
     def stands_still(self, now: float, patience: float) -> bool:
-        """Whether some have been here for so many seconds, as far as was seen: it must be asked now and then."""
+        """Whether some jobs have been here for so many seconds, as far as was seen. Must be called now and then."""
         if not self or self._gone >= self._until:
             self._since, self._until = now, self._gone + len(self)
         return bool(self) and now - self._since >= patience

@@ -26,7 +26,7 @@ LOOK_EVERY = 5.0  # and between two looks at who else is there
 
 
 class WakeSwitch:
-    """Switches notifications off and on, at leisure."""
+    """Switches notifications of queues off and on."""
 
     def __init__(self, storage: Storage, side_thread: DatabaseThread) -> None:
         self._storage, self._side_thread = storage, side_thread
@@ -37,7 +37,7 @@ class WakeSwitch:
         self._shared: set[str] | None = None  # queues that other pods declare too; None: not known
 
     def tick(self, queues: Iterable[LocalQueue], own: int, now: float) -> None:
-        """`own` is this pod's number."""
+        """Look which queues are saturated, and switch where that has changed. `own` is this pod's number."""
         if self._storage.dialect == "sqlite" or self._side_thread.busy:
             return  # SQLite's listener sees commits, whoever makes them
         for queue in queues:
@@ -72,6 +72,7 @@ class WakeSwitch:
         self._side_thread.send(lambda: self._storage.set_wake(queue.name, not off), done)
 
     def restore(self) -> None:
-        """Before leaving; on the loop, which has nothing else to do then."""
+        """Switch all notifications on again, before the pod leaves. Waits for the database, on the loop, which has
+        nothing else to do then."""
         for name in sorted(self._off):
             self._storage.set_wake(name, True)

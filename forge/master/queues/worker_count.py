@@ -14,7 +14,7 @@ ASK_AGAIN = 0.5  # and between such questions
 
 
 class WorkerCount:
-    """One queue's. `size` is the answer."""
+    """How many workers one queue should have: `size`."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -46,7 +46,7 @@ class WorkerCount:
         return True
 
     def told(self, now: float, most: int) -> None:
-        """A job waits. If all are still busy, there will be more workers; the next step needs all of those busy."""
+        """A job waits that no worker was free for. If all workers are still busy there will be twice as many."""
         if self._full_since is not None and self.size < most:
             self.size = min(most, max(1, 2 * self.size))
             self._full_since, self._ask_at = None, 0.0

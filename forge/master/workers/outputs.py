@@ -41,7 +41,7 @@ class Output:
         self._job: RunningJob | None = None  # whose the last bytes were
 
     def read(self) -> bytes | None:
-        """Log what there is. The answer is that; empty at its end, None if there is nothing now."""
+        """Log what is in the pipe. Returns it; empty at the pipe's end, None if there is nothing now."""
         try:
             data = os.read(self.fd, PIECE)
         except BlockingIOError:
@@ -57,15 +57,15 @@ class Output:
 
     @property
     def unfinished(self) -> bool:
-        """Whether there is something to `finish`."""
+        """Whether `finish` would log anything."""
         return bool(self._cutter)
 
     def finish(self) -> None:
-        """Log what is left: a line without an end, and how many were left out."""
+        """Log what is left: a line without an end, and how many lines were left out."""
         self._log(self._cutter.finish())
 
     def close(self) -> None:
-        """Log all that has come."""
+        """Log all that is left in the pipe, and close it."""
         for _ in range(2):  # more than a pipe holds; who goes on writing has escaped its worker's end
             if not self.read():
                 break
@@ -81,7 +81,7 @@ class Outputs:
     """Those of all workers of a pod. Read before a worker's replies are, so that it is known whose they are."""
 
     def __init__(self, selector: selectors.BaseSelector) -> None:
-        """The selector is the master's, which is told of all pipes as one."""
+        """`selector` is the loop's. All pipes are one entry of it."""
         self._pipes = selectors.DefaultSelector()
         self._outputs: dict[Slot, list[Output]] = {}
         self._paused: list[Output] = []
@@ -101,7 +101,7 @@ class Outputs:
         return theirs_out, theirs_err
 
     def read(self) -> None:
-        """Log what has come."""
+        """Log what has come, of all workers."""
         for key, _ in self._pipes.select(0) if self._outputs else ():
             output: Output = key.data
             data = output.read()
@@ -132,14 +132,15 @@ class Outputs:
         self.due = min(self._unfinished.values(), default=math.inf)
 
     def close_all(self) -> None:
-        """At the end of the master."""
+        """Log what is left and close all pipes, at the end of the master."""
         for slot in list(self._outputs):
             self.close(slot)
         self._selector.unregister(self._pipes.fileno())
         self._pipes.close()
 
     def close(self, slot: Slot) -> None:
-        """Its process is gone. While it is known what jobs it had."""
+        """Log what is left of a worker that is gone, and close its pipes. Must be called while its slot still has the
+        jobs it had in hand."""
         for output in self._outputs.pop(slot, ()):
             with contextlib.suppress(KeyError):  # it has ended, or is left alone
                 self._pipes.unregister(output.fd)

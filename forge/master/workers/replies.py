@@ -28,11 +28,11 @@ MOST_AT_ONCE = 10_000  # jobs in one worker, by its word; the queue's own settin
 
 
 class WorkerBroken(Exception):
-    """A worker has said what no worker may, or nothing that can be read: it is of no more use. Says why."""
+    """A worker has said what no worker may, or what cannot be read, and must be killed. The message says why."""
 
 
 class Replies:
-    """Reads a worker's lines and passes them on."""
+    """Reads what workers say about jobs, and passes it on."""
 
     def __init__(
         self,
@@ -47,7 +47,8 @@ class Replies:
         self._finalizer, self._requests, self._meter = finalizer, requests, meter
 
     def hear(self, slot: Slot) -> bool:
-        """Read what has come in from a worker. False: nothing. EOFError: its process is gone; or it is broken."""
+        """Read what has come from a worker. Returns whether that was anything. Raises EOFError if its process is gone,
+        and WorkerBroken if it must be killed."""
         queue, now = self._queues[slot.queue], time.monotonic()
         back: list[Claim] = []  # unstarted
         times = self._meter.tally(slot.queue).times
@@ -112,7 +113,7 @@ class Replies:
             fastpath.timed(times, seconds, claim.run_at, sent, self._meter.ahead)
 
     def _misunderstood(self, slot: Slot, claim: Claim, error: Exception, now: float) -> None:
-        """The job has ended, but who knows how: it is tried again by its curve."""
+        """End a job as failed whose reply cannot be understood: it has ended, and nobody can tell how."""
         why = f"the worker's reply could not be understood: {as_text(str(error), 500)}"
         ending = failed(claim, why, self._zygotes.current.kinds)
         slot.answered(claim.id.hex, now)

@@ -24,7 +24,7 @@ MOST_TOKENS = 2**31 - 1  # what a budget's capacity can be
 
 
 class Requests:
-    """Answers questions; keeps the latest progress of each job and writes it once a second."""
+    """Answers what workers ask for; keeps the latest progress of each job and writes it once a second."""
 
     def __init__(self, storage: Storage, side_thread: DatabaseThread, budgets: PodBudgets) -> None:
         self._storage, self._side_thread, self._budgets = storage, side_thread, budgets
@@ -35,7 +35,7 @@ class Requests:
     # -- questions ---------------------------------------------------------------------------------------------
 
     def asked(self, slot: Slot, message: dict[str, Any]) -> None:
-        """Answer now, or have the side_thread find out."""
+        """Answer a request of a worker: now, or when the database has answered."""
         ask, about = whole(message, "ask", 0, MAX_NUMBER), text(message, "for")
         if slot.unwritten > MAX_LINE:
             raise ProtocolError("it goes on asking and does not read what is answered")
@@ -70,7 +70,7 @@ class Requests:
         self._side_thread.send(lambda: self._storage.enqueue(jobs), answer)
 
     def _reply(self, slot: Slot, number: int, **granted: bool) -> Reply:
-        """Says what came of asking for tokens, unless who asked is gone."""
+        """A function that tells the worker what came of asking for tokens, unless that worker is gone by then."""
         serial = slot.serial
 
         def reply(wait: float | None, error: str | None) -> None:
@@ -83,7 +83,7 @@ class Requests:
     # -- progress ----------------------------------------------------------------------------------------------
 
     def progress(self, slot: Slot, message: dict[str, Any]) -> None:
-        """The latest of each job counts."""
+        """Keep the progress that a handler reports; the latest of each job counts."""
         claim, _ = slot.in_hand.get(text(message, "id"), (None, 0.0))
         percent = number(message, "percent", 0, 100)
         said = None if message.get("message") is None else text(message, "message", MOST_TEXT)
@@ -91,7 +91,7 @@ class Requests:
             self._notes[claim.id] = (claim.id, claim.token, percent, said)
 
     def tick(self, now: float) -> None:
-        """Write it, if it is time; and look after budgets."""
+        """Write the progress of jobs, if it is time, and do what is due of budgets."""
         self._budgets.tick(now)
         if self._notes and not self._writing and now - self._written_at >= PROGRESS_EVERY:
             notes, self._notes = list(self._notes.values()), {}
@@ -99,5 +99,5 @@ class Requests:
             self._side_thread.send(lambda: self._storage.progress(notes), self._noted)
 
     def _noted(self, _: None, __: str | None) -> None:
-        """What could not be written is superseded by the next."""
+        """Progress was written. If it could not be, the next one replaces it."""
         self._writing = False

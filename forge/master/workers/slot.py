@@ -26,7 +26,7 @@ _DONE = Done()
 
 @dataclass(slots=True, eq=False)
 class Stop:
-    """A job that is to stop, and how far the master has gone about it."""
+    """A job that is to stop, and how far the master has gone to stop it."""
 
     why: str
     failed: bool  # past its timeout: it has failed. Else it was cancelled, and its row says so
@@ -37,7 +37,7 @@ class Stop:
     delay: float | None = None  # seconds until the retry, if the worker has said
 
     def put_off(self, until: float) -> None:
-        """Go on then (monotonic)."""
+        """Take the next step then (monotonic)."""
         self.next_at = until
 
     def go_on(self, now: float, grace: float) -> int:
@@ -47,12 +47,12 @@ class Stop:
         return self.step
 
     def retry_after(self, seconds: float) -> None:
-        """The worker has said how long the task itself would have its retry wait."""
+        """Keep what the worker says of the task's own delay until its retry."""
         self.delay = seconds
 
     @property
     def ends(self) -> str:
-        """What the job ends as, see `forge.protocol`."""
+        """The status that the job ends with, see `forge.protocol`."""
         return "released" if self.leaving else "failed" if self.failed else "cancelled"
 
 
@@ -113,7 +113,7 @@ class Slot:
 
     @property
     def free(self) -> bool:
-        """Whether it may be given jobs, if there is room."""
+        """Whether its worker may be given jobs, if it has room."""
         if self.lost or (self.zygote is not None and self.zygote.gone):  # a job sent now would be blamed for its end
             return False
         return self.ready and not self.draining and self.killed_for is None
@@ -124,57 +124,58 @@ class Slot:
 
     @property
     def head(self) -> Claim | None:
-        """The oldest job that it has."""
+        """The job that its worker has had for longest."""
         return next(iter(self.in_hand.values()))[0] if self.in_hand else None
 
     def send(self, claims: list[Claim], now: float) -> None:
-        """Hand jobs over."""
+        """Give jobs to its worker. They are written by the next `flush`."""
         if not self.in_hand:
             self.head_since = now
         self.recalled = False
         self._out.append(fastpath.job_lines(claims, self.in_hand, now))
 
     def say(self, line: bytes) -> None:
-        """Any other line."""
+        """Send another line to its worker, with the next `flush`."""
         if self.channel is not None:
             self._out.append(line)
 
     def drain(self) -> None:
-        """Ask for what has not started, and to leave after what has."""
+        """Have its worker give back what it has not started, and leave after what it has."""
         if not self.draining and self.channel is not None:
             self.draining, self.drained_at = True, time.monotonic()
             self._out.append(order_line("drain"))
 
     def recall(self, *, again: bool = False) -> None:
-        """Ask for what has not started, once for each job that others wait behind, unless `again`."""
+        """Have its worker give back what it has not started. Sent once for each job that others wait behind, unless
+        `again`."""
         if again or not self.recalled:
             self.recalled = True
             self.say(order_line("recall"))
 
     def retire(self) -> None:
-        """When its process has ended what it runs, it goes, and the slot with it."""
+        """Give the slot up: when its process has ended what it runs, both go."""
         self.retired = True
         self.drain()
 
     def keep(self) -> None:
-        """It is not retired after all: another process follows the one that is on its way out."""
+        """Do not give the slot up after all: another process follows the one that leaves."""
         self.retired = False
 
     def wants_to_leave(self, why: str) -> None:
-        """The worker asks to be replaced."""
+        """Its worker asks to be replaced: drain it."""
         self.leaving = why
         self.drain()
 
     def could_not_start(self, why: str) -> None:
-        """A hook of the worker has failed, or it was not ready in time."""
+        """Note that its worker could not start: a hook has failed, or it was not ready in time."""
         self.failed = why
 
     def mark_killed(self, why: str, *, blameless: bool) -> None:
-        """The master kills its process. `blameless`: for something that its jobs in hand had no part in."""
+        """Note that the master kills its process, and why. `blameless`: not for anything that its jobs in hand did."""
         self.killed_for, self.blameless = why, blameless
 
     def mark_lost(self) -> None:
-        """Its process is gone, which has yet to be dealt with."""
+        """Note that its process is gone. What it had in hand is dealt with later."""
         self.lost = True
 
     @property
@@ -184,7 +185,7 @@ class Slot:
 
     @property
     def unwritten(self) -> int:
-        """Bytes of them."""
+        """How many bytes wait to be written."""
         return sum(map(len, self._out))
 
     def flush(self) -> None:
@@ -232,7 +233,7 @@ class Slot:
         self._compare()
 
     def forked(self, pid: int) -> None:
-        """The zygote has made the process."""
+        """Note the process number that the zygote has told."""
         self.pid = pid
         self._compare()
 
@@ -243,14 +244,15 @@ class Slot:
             self.ready = True
 
     def answered(self, id: str, now: float) -> tuple[Claim | None, Stop | None, float]:
-        """A job has come back, that was sent then; None if it was not in hand."""
+        """Take a job out of hand. Returns its claim, how it was being stopped if it was, and when it was sent; the
+        claim is None if it was not in hand."""
         if self.in_hand and next(iter(self.in_hand)) == id:
             self.head_since, self.recalled = now, False
         claim, sent = self.in_hand.pop(id, (None, 0.0))
         return claim, self.stops.pop(id, None) if self.stops else None, sent
 
     def close(self) -> list[Claim]:
-        """The process is gone: what it had in hand, oldest first."""
+        """The process is gone. Returns the jobs that it had in hand, the oldest first."""
         left = [claim for claim, _ in self.in_hand.values()]
         self.in_hand.clear()
         if self.channel is not None:
@@ -267,5 +269,5 @@ class Slot:
             yield id, claim, self.head_since
 
     def runs(self, id: str) -> bool:
-        """Whether that job has started, as far as can be known."""
+        """Whether that job has started, as far as is known."""
         return self.capacity > 1 or next(iter(self.in_hand), None) == id

@@ -26,31 +26,32 @@ STOPPING = "the pod is stopping"
 
 
 def cancel(slot: Slot, id: str, now: float) -> None:
-    """Somebody wants this job to end."""
+    """Begin to stop a job that was cancelled."""
     slot.stops.setdefault(id, Stop("cancelled by user", failed=False, next_at=now))
 
 
 def overdue(slot: Slot, now: float) -> None:
-    """Note which jobs have run for too long."""
+    """Begin to stop the jobs that have run for longer than their timeouts."""
     for id, claim, since in slot.running():
         if now - since > claim.timeout and id not in slot.stops:
             slot.stops[id] = Stop(f"timeout after {claim.timeout} s", failed=True, next_at=now)
 
 
 def notice(shutdown_timeout: float) -> float:
-    """Seconds before the end of a pod at which its jobs are told to stop."""
+    """How many seconds before the end of a pod its jobs are told to stop."""
     return min(shutdown_timeout * NOTICE, LONGEST_NOTICE)
 
 
 def leave(slot: Slot, now: float, grace: float) -> None:
-    """The pod's time is nearly up: what runs is to end, or goes back."""
+    """Begin to stop what still runs because the pod's time is nearly up. What does not end by itself goes back."""
     for id, _, _ in slot.running():
         if id not in slot.stops:
             slot.stops[id] = Stop(STOPPING, failed=False, next_at=now, leaving=True, grace=grace)
 
 
 def press(slot: Slot, now: float, grace: float) -> Stop | None:
-    """Go one step further with each job whose time it is. The answer is the one for which the worker must be killed."""
+    """Go one step further with each job whose time has come. Returns the one for which the worker must be killed, if
+    there is one."""
     for id, stop in slot.stops.items():
         if now < stop.next_at:
             continue
@@ -69,7 +70,7 @@ def press(slot: Slot, now: float, grace: float) -> Stop | None:
 
 
 def ended_late(ending: Ending, stop: Stop, kinds: Mapping[str, Mapping[str, Any]]) -> Ending:
-    """The ending of a job that was told to stop."""
+    """The ending that counts for a job that was told to stop and then ended so."""
     if not stop.failed or not isinstance(ending.outcome, (Failed, Cancelled, Released)):
         return ending
     late = timed_out(ending.claim, stop, kinds)
@@ -93,7 +94,7 @@ def failed(claim: Claim, why: str, kinds: Mapping[str, Mapping[str, Any]]) -> En
 
 
 def told_delay(slot: Slot, message: Mapping[str, Any]) -> None:
-    """A worker says what the task's own backoff is for a job that is past its timeout."""
+    """Keep what a worker says of the task's own delay for a job that is past its timeout."""
     stop, seconds = slot.stops.get(str(message.get("id"))), as_seconds(message.get("seconds"))
     if stop is not None and seconds is not None:
         stop.retry_after(seconds)

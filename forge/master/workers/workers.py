@@ -41,7 +41,7 @@ ROLL_PATIENCE = 5.0  # a worker with a job that takes longer does not hold up th
 
 
 class Workers:
-    """All slots of all queues, and what is in them."""
+    """The worker processes in all slots of all queues."""
 
     def __init__(
         self,
@@ -70,12 +70,12 @@ class Workers:
         self._sometimes = Sometimes(60.0)
 
     def slots(self) -> Iterator[Slot]:
-        """All of them."""
+        """All slots of all queues."""
         for queue in self._queues.values():
             yield from queue.all_slots()
 
     def processes(self) -> Processes:
-        """Its processes, from any thread."""
+        """The process numbers of zygotes and workers. From any thread."""
         slots = [slot for queue in list(self._queues.values()) for slot in list(queue.all_slots())]
         zygotes = [zygote.process.pid for zygote in self._zygotes.all()]
         return Processes(zygotes, [slot.pid for slot in slots if slot.pid])
@@ -88,12 +88,12 @@ class Workers:
 
     @property
     def ready(self) -> int:
-        """Workers that are."""
+        """How many workers are ready."""
         return sum(slot.ready and slot not in self._gone for slot in self.slots())
 
     @property
     def all_ready(self) -> bool:
-        """Whether every worker is there that is meant to be."""
+        """Whether every worker is ready that is meant to be there."""
         return all(slot.retired or (slot.ready and slot not in self._gone) for slot in self.slots())
 
     def missing(self) -> str:
@@ -115,14 +115,14 @@ class Workers:
         return None
 
     def forget(self, why: str) -> None:
-        """The jobs in hand are somebody else's: kill what runs them."""
+        """Drop the jobs in hand, because they are another pod's now, and kill what runs them."""
         for slot in self.slots():
             slot.in_hand.clear()
             self.kill(slot, why, blameless=True)
 
     def fence(self) -> int:
-        """The jobs in hand may soon be somebody else's: kill what runs them. They go back as the dead are buried, and
-        nobody is replaced while the pod is fenced. The answer is how many they are."""
+        """Kill all workers, because the jobs in hand may soon be another pod's. They go back when their workers are
+        dealt with, and no worker is started while the pod is fenced. Returns how many jobs they are."""
         jobs = sum(len(slot.in_hand) for slot in self.slots())
         for slot in self.slots():
             if slot.channel is not None:
@@ -152,11 +152,11 @@ class Workers:
 
     @property
     def urgent(self) -> bool:
-        """Whether `tick` should run at once."""
+        """Whether `tick` should be called at once."""
         return bool(self._gone)
 
     def next_at(self, now: float) -> float:
-        """When `tick` has something to do, monotonic."""
+        """When `tick` must be called again (monotonic)."""
         starting = any(slot.channel is not None and not slot.ready for slot in self.slots())
         soon = now + EXIT_KNOWN_WITHIN / 5 if self._gone or self._rolling else now + 1.0 if starting else math.inf
         return min([soon, *self._respawn_at.values()])
@@ -243,7 +243,8 @@ class Workers:
     # -- orders ------------------------------------------------------------------------------------------------
 
     def stop(self, by: float, notice: float) -> None:
-        """The pod stops: have every worker finish what it runs by then, with so much notice before."""
+        """The pod stops: have every worker finish what it runs by then (monotonic), and tell the jobs that still run
+        `notice` seconds before."""
         self._notice = by - notice if notice else math.inf, notice / 2
         for slot in self.slots():
             slot.say(order_line("stopping"))
@@ -256,7 +257,7 @@ class Workers:
         log(", ".join(f"{queue.name}: {counted(queue.size, 'worker')}" for queue in self._queues.values()))
 
     def tell_stacks(self) -> None:
-        """Have every process write where it stands to the log, this one first."""
+        """Have every process log where its threads are, this one first."""
         for thread, where in stacks():
             log(thread, details=where)
         for zygote in self._zygotes.all():
@@ -265,7 +266,7 @@ class Workers:
             slot.say(order_line("stacks"))
 
     def enforce(self, slot: Slot, now: float, grace: float) -> float:
-        """Jobs that must stop do. The answer is when to look again."""
+        """Stop those jobs of a worker that must stop. Returns when to call it again (monotonic)."""
         if slot.killed_for is None:
             overdue(slot, now)
             told_at, notice_grace = self._notice
@@ -280,7 +281,7 @@ class Workers:
     # -- death -------------------------------------------------------------------------------------------------
 
     def heard(self, zygote: ZygoteProcess, message: dict[str, Any]) -> None:
-        """What a zygote says of a worker."""
+        """Take in what a zygote says of a worker."""
         if "forked" in message:
             self._forked(zygote, message)
         elif "exited" in message:
@@ -312,19 +313,20 @@ class Workers:
         self._is_ready(slot)
 
     def lost(self, slot: Slot) -> None:
-        """Its process is gone."""
+        """The process of a worker is gone; `tick` deals with it."""
         if slot not in self._gone and slot.channel is not None:
             self._selector.unregister(slot.channel)
             self._gone[slot] = time.monotonic()
             slot.mark_lost()
 
     def kill(self, slot: Slot, why: str, *, blameless: bool) -> None:
-        """With everything its handlers started. `blameless`: it says nothing about the jobs in hand."""
+        """Kill a worker with everything that its handlers started. `blameless`: not for anything that its jobs in hand
+        did."""
         slot.mark_killed(why, blameless=blameless)
         self._kill_group(slot)
 
     def kill_all(self) -> None:
-        """At the end."""
+        """Kill all workers, at the end of the master."""
         for slot in self.slots():
             self._kill_group(slot)
 
@@ -340,7 +342,7 @@ class Workers:
         self.lost(slot)  # the zygote may never have forked it
 
     def _bury(self, now: float) -> None:
-        """Workers that are gone, once it is known how they ended: the zygote says so within a moment."""
+        """Deal with workers that are gone, once it is known how they ended: the zygote says so within a moment."""
         for slot, since in list(self._gone.items()):
             assert slot.zygote is not None
             if slot in self._exits or slot.zygote.gone or now - since > EXIT_KNOWN_WITHIN:
@@ -348,7 +350,7 @@ class Workers:
                 self._worker_gone(slot, self._exits.pop(slot, None), since)
 
     def _worker_gone(self, slot: Slot, status: int | None, now: float) -> None:
-        """Bury it, and see to the jobs that it had."""
+        """Close the slot of a worker that is gone, end or pass on the jobs that it had, and plan the next worker."""
         assert slot.zygote is not None
         queue, pid = self._queues[slot.queue], slot.pid
         if slot in self._owed:
@@ -382,7 +384,7 @@ class Workers:
                 self._tell_death(slot, f"worker starts {f'in {pause:.1f} s' if pause else 'again'}")
 
     def _pause(self, slot: Slot, young: bool, at_work: bool) -> float:
-        """Longer with each worker that died young."""
+        """Seconds until the slot has a worker again: longer with each one that died young."""
         self._deaths[slot] = deaths = self._deaths.get(slot, 0) + 1 if young else 0
         if at_work:
             deaths = max(0, deaths - NO_PAUSE_BY_JOBS)
@@ -422,14 +424,14 @@ class Workers:
         return queue.suspects.deaths.seen_by(claim.id, slot.head_since, now) if slot.zygote.gone else alone
 
     def _stopped(self, claim: Claim, stop: Stop) -> Ending:
-        """Of a job that was told to stop, and had to be killed."""
+        """The ending of a job that was told to stop, and whose worker had to be killed."""
         if stop.failed:
             return timed_out(claim, stop, self._zygotes.current.kinds)
         return Ending(claim, Released(None if stop.leaving else stop.why))  # its row says if it is cancelled
 
 
 def _fate(released: int, suspects: int, unstarted: int) -> str:
-    """`1 job released`, `3 jobs run again alone, 20 jobs given to others`"""
+    """What became of jobs, in words: `1 job released`, `3 jobs run again alone, 20 jobs given to others`."""
     parts = [
         (released, "released"),
         (suspects, "run again alone" if suspects != 1 else "runs again alone"),

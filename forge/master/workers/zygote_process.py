@@ -68,7 +68,7 @@ class ZygoteProcess:
         self._orders: deque[tuple[bytes, list[int]]] = deque()  # with the descriptors that go along
 
     def wait_until_ready(self) -> None:
-        """The modules are imported. What went wrong there is raised here, in one line."""
+        """Wait until the modules are imported. Raises what went wrong with that, in one line."""
         control = select.poll()  # `select()` knows 1,024 descriptors, and a master may have more
         control.register(self.control, select.POLLIN)
         while not self.ready:
@@ -87,7 +87,7 @@ class ZygoteProcess:
                 ) from None
 
     def too_slow(self) -> ConfigError:
-        """What to say of one that does not become ready."""
+        """The error of a zygote that has not become ready in time."""
         return ConfigError(f"the modules were not imported within {self.within:.0f} s; look at what they do at import")
 
     def receive(self) -> list[dict[str, Any]]:
@@ -107,7 +107,7 @@ class ZygoteProcess:
         return [message for message in messages if self._heard(message)]
 
     def _heard(self, message: dict[str, Any]) -> bool:
-        """Whether it is about a child of the zygote's."""
+        """Take a message in. Returns whether it is about a child of the zygote, and so for somebody else."""
         begins = "ready" in message or "failed" in message
         if begins == self.ready:
             raise ProtocolError(f"{next(iter(message))} {'again' if begins else 'before it was ready'}")
@@ -204,20 +204,20 @@ class ZygoteProcess:
                 self._orders.popleft()
 
     def kill(self) -> None:
-        """Now, with all its workers."""
+        """Kill it. Its workers die with it."""
         self.process.kill()
 
     def give_up(self) -> None:
-        """It is of no more use: from now on it counts as gone."""
+        """Count it as gone from now on."""
         self.gone = True
 
     def end(self) -> str:
-        """How it ended, in words; it has closed its socket."""
+        """Close it, which has closed its socket. Returns how it ended, in words."""
         self.close()
         return how_it_ended(self.process.returncode)
 
     def close(self) -> None:
-        """Let go, and wait for it to leave."""
+        """Close our end of its socket, which makes it leave, and wait for that; kill it if it does not."""
         self.control.close()
         try:
             self.process.wait(2)
@@ -227,7 +227,7 @@ class ZygoteProcess:
 
 
 def _start_zygote(config_path: str | None, fence: Fence, trial: Trial) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """The process, and our end of its channel."""
+    """Start the process. Returns it, and our end of its socket."""
     ours, theirs = channel_pair()
     fds = [theirs.fileno(), fence.fd]
     words = [str(fds[0]), str(os.getpid()), config_path or "", str(fds[1]), trial, str(files_at_start() or "")]

@@ -67,16 +67,16 @@ class Zygotes:
 
     @property
     def unsettled(self) -> bool:
-        """Whether a look at the clock is needed soon."""
+        """Whether `tick` must be called soon."""
         return self._coming is not None or self._again_at is not None or self._strays
 
     def all(self) -> Iterator[ZygoteProcess]:
-        """Those that can be spoken to."""
+        """The zygotes that are not gone."""
         coming = [self._coming[0]] if self._coming else []
         yield from (n for n in (self.current, *self._old, *coming) if not n.gone)
 
     def start(self, config: Config) -> None:
-        """Have a new one take over once it is ready."""
+        """Start a zygote with these settings, which takes over once it is ready."""
         self.give_up()
         try:
             coming = new_zygote(config, "" if self.current.gone else "start", self.current.fence)
@@ -87,7 +87,7 @@ class Zygotes:
         self._watch(coming)
 
     def give_up(self) -> None:
-        """Nobody waits for the one that is on its way any more, if there is one."""
+        """Kill the zygote that was to take over, if there is one, and do not try again."""
         if self._coming is not None:
             self._discard(self._coming[0])
         self._coming = self._again_at = None
@@ -114,7 +114,8 @@ class Zygotes:
         self._strays = bool(found)
 
     def _ping(self, now: float) -> None:
-        """One that does not answer is stopped or stuck. It is killed, which ends its workers, and replaced."""
+        """Ask zygotes whether they are there. One that does not answer is stopped or stuck: it is killed, which ends
+        its workers, and replaced."""
         within = self._config.ready_within
         if now < self._ping_at:
             return
@@ -125,7 +126,7 @@ class Zygotes:
                 zygote.kill()
 
     def flush(self) -> None:
-        """Write orders that wait; be told when a zygote takes more."""
+        """Write the orders that wait, and watch for zygotes to take more."""
         for zygote in self.all():
             if zygote.wants_to_write:
                 zygote.flush()
@@ -135,7 +136,7 @@ class Zygotes:
                 self._selector.modify(zygote.control, events, key.data)
 
     def close(self) -> None:
-        """Let all go."""
+        """Close all zygotes, and kill what they left."""
         if self._coming is not None:
             self._coming[0].kill()
         for zygote in [*self.all(), self.current]:
@@ -175,7 +176,7 @@ class Zygotes:
                 return
 
     def _broken(self, zygote: ZygoteProcess, why: str) -> None:
-        """It is of no more use, and what it says from here on is not heard."""
+        """Kill a zygote that broke the protocol. What it says from now on is not heard."""
         if self._coming is not None and self._coming[0] is zygote:
             self._failed(why)
         elif not zygote.gone:

@@ -488,7 +488,7 @@ class Master:
         return idle or time.monotonic() >= self.state.stop_by
 
     def _leave(self) -> ExitCode:
-        """Write the pod's last words to the database and take it out. Returns what the process exits with."""
+        """Take the pod out of the database. Returns what the process exits with."""
         unwritten = self._finalizer.unwritten
         if unwritten:
             lost = f"{counted(unwritten, 'result')} could not be written: their jobs will run again"

@@ -114,7 +114,7 @@ class Offers:
         self._end(list(self._standing))
 
     def forget(self) -> None:
-        """Forget all offers: the pod was reaped, and they were taken out with it."""
+        """Forget all offers: the pod was reaped, and is another one now."""
         self._standing.clear()
         self._making.clear()
         self._void.clear()

@@ -107,8 +107,8 @@ class PodBudgets:
             self._ask(name, scope, now)
 
     def drain(self, name: str, reply: Reply) -> None:
-        """A handler says that the other side has nothing left of this budget. `reply` is called when all pods have been
-        told."""
+        """A handler says that the other side has nothing left of this budget. `reply` is called when the database has
+        been told, from which other pods learn it."""
         scope = self._scope(name)
         scope.purse.drained(self._clock())
         scope.drain = True

@@ -46,9 +46,9 @@ ASSIGNED_ELSEWHERE = {
     # Objects of other libraries, which are meant to be changed so.
     "connections.py: cursor.row_factory": "the switch of psycopg's and sqlite3's cursors",
     "connections.py: cursor.row_trace": "the switch of apsw's cursors",
-    "drivers.py: self._cursor.row_factory": "the switch of sqlite3's cursors",
-    "drivers.py: self._cursor.row_trace": "the switch of apsw's cursors",
-    "connection.py: conn.prepare_threshold": "the switch of psycopg's connections",
+    "guest.py: self._cursor.row_factory": "the switch of sqlite3's cursors",
+    "guest.py: self._cursor.row_trace": "the switch of apsw's cursors",
+    "database.py: conn.prepare_threshold": "the switch of psycopg's connections",
     "logs.py: record.message": "logging's formatters set it",
     "logs.py: record.stream": "fields of a log record are attributes of it",
     "logs.py: record.who": "fields of a log record are attributes of it",
@@ -61,7 +61,7 @@ ASSIGNED_ELSEWHERE = {
     "output.py: sys.__stdout__": "what handlers print goes to the log",
     "output.py: sys.__stderr__": "what handlers print goes to the log",
     "output.py: self._logging.now": "a value of its own for each thread, in a threading.local",
-    "connection.py: _quiet.here.on": "a value of its own for each thread, in a threading.local",
+    "database.py: _quiet.here.on": "a value of its own for each thread, in a threading.local",
     "threads.py: threading.Thread.start": "threads that a handler starts are followed to their job",
     "__init__.py: args.args": "argparse's result",
     # Outcomes are exceptions: what their constructors take is the user's, what else they carry is set beside it.
@@ -71,10 +71,12 @@ ASSIGNED_ELSEWHERE = {
     "steps.py: outcome.spare_result": "no argument of the user's Done(…)",
     # In inner loops, or shared by two files that are one subject.
     "burst.py: seat.ctx": "the inner loop of a worker, in which a call for each job is measured",
+    "walking.py: turns.closed": "a claim's notes to the next one",
+    "walking.py: turns.seen": "a claim's notes to the next one",
     "claims.py: who.doubtful": "claims in doubt, beside the tokens that are minted there",
-    "connection.py: conn.forgotten": "psycopg's connection with fields of the pool's",
+    "database.py: conn.forgotten": "psycopg's connection with fields of the pool's",
     "pool.py: conn.used_at": "psycopg's connection with fields of the pool's",
-    "child.py: Opening.keep": "a setting of the worker's whole process",
+    "child.py: LazyStorage.keep": "a setting of the worker's whole process",
     "child.py: self.link.stopping": "what the handlers' contexts read",
     "zygote.py: each.pid": "the record of a child that is being started",
     "running.py: storage.on_enqueue": "a test database runs jobs as they are enqueued, for the length of a with block",
@@ -152,30 +154,15 @@ def test_no_method_is_called_by_a_name_that_is_put_together() -> None:
 DIALECTS = [FORGE / "storage" / "postgres", FORGE / "storage" / "sqlite"]
 
 CLASSES_TWICE = {
-    "Answer": "of a budget in a handler; of a lease in the storage",
-    "Change": "of a schedule; of a share",
-    "Context": "of a job, which is public; of a line of bytes from PostgreSQL",
-    "Lease": "the leader's; a pod's tokens of a budget",
-    "Limit": "of the host; of a budget",
     "Line": "of a queue, which is public; of a worker's jobs",
-    "Lines": "positions in a TOML file; lines of bytes; those of queues",
     "Master": "the pod; the one that the demo starts",
-    "Owner": "of a registry; of schedules",
-    "Part": "of a schedule's times; of a report",
-    "Pool": "of programs, which is in the settings; of connections",
-    "Report": "of a pod's figures; of its shares",
-    "Runner": "of services; of jobs in a worker",
-    "Schedules": "the app's; the storage's",
-    "Slot": "of a worker; of a schedule; of a setting",
     "Step": "of a plan of statements; of a walk along lines; of a simulation",
-    "Taken": "what a claim took; what came of a report",
-    "_Turn": "of a service; of somebody who waits for a connection",
 }
 
 FILES_TWICE = {
     # One subject that several layers have a part in, each by the same word.
     "budgets.py": "the command, what holds of them in a cluster, their tables",
-    "lines.py": "what tasks say of them, their tables; and positions in a TOML file",
+    "enqueue.py": "the command, how jobs are stored",
     "metrics.py": "the command, what is counted, its tables",
     "schedules.py": "the app's, the command, what a cluster does, the zygote's, their tables",
     "shares.py": "how they are worked out, their tables",
@@ -183,6 +170,7 @@ FILES_TWICE = {
     # Two subjects.
     "database.py": "SQLite's file; the one that tests have",
     "modules.py": "the command; importing them",
+    "values.py": "of settings; of the storage's contract",
     "reading.py": "of settings; of a worker's channel",
 }
 
@@ -256,7 +244,6 @@ STILL_THERE = {
     "forge/_native/burst.pxi": "crew",
     "forge/_reference/burst.py": "crew",
     "forge/worker/runners.py": "crew",
-    "forge/storage/postgres/__init__.py": "ears",
     "bench/fastpath.py": "crew",
     "tests/worker/test_burst.py": "crew",
 }

@@ -106,9 +106,9 @@ class HeartbeatThread(threading.Thread):
         self._cancels = cancels
         self._shares = shares
         self._poked = threading.Event()
-        self._ask_at = math.inf  # monotonic
-        self._share_at = math.inf  # the same
-        self._shared_at = 0.0  # the last time
+        self._ask_at = math.inf  # monotonic: when to ask for cancellations
+        self._share_at = math.inf  # monotonic: when to ask for shares
+        self._shared_at = 0.0  # monotonic: when they were asked for last
         self._changed = False
         self._stopping = False
 
@@ -214,11 +214,11 @@ class ListenerThread(threading.Thread):
             woken = self._listener.wait(timeout)
         except ForgeError:
             woken = None
-        if claims := self._listener.pushed():  # by the channel that there was,
+        if claims := self._listener.pushed():  # first: they came by the channel that there was so far
             self._post(JobsPushed(claims))
         if (channel := self._listener.channel) != self._channel:
             self._channel = channel
-            self._post(ChannelChanged(channel))  # before that there is another one
+            self._post(ChannelChanged(channel))
         if woken:
             self._post(Woken(woken))
         return woken is not None

@@ -25,7 +25,7 @@ __all__ = ["TELL_AFTER", "Apart", "EndingBatch", "group_of"]
 TRIES = 3  # refusals of a lone ending by a database that takes others, before the ending is to blame
 PAUSE = 60.0  # seconds until a job whose result cannot be stored is tried again
 LOCK_WAIT = 0.2  # seconds to wait for a row that somebody else has locked, with all that is to be written beside it
-LOCK_WAIT_AGAIN = 0.02  # the same, once a batch has met one: it only has to find out for whom
+LOCK_WAIT_AGAIN = 0.02  # seconds to wait, once a batch has met a lock: it only has to find out which endings need it
 # How often a batch may wait without learning which rows of a group are locked: then it is something that they share.
 MOST_WAITS = 4
 # How often it may wait at all. Everybody else waits meanwhile: what may need rows of somebody else is for later then.
@@ -46,8 +46,8 @@ class Apart:
 
     ending: Ending
     why: str  # for people
-    locked: bool  # somebody has locked its row, or
-    shared: bool  # one that it shares with others of its group
+    locked: bool  # somebody has locked its row, or one that it needs
+    shared: bool  # the locked row is one that others of its group need too
     since: float  # monotonic
     tried: bool = True  # False: there was no time to
     at: float = 0.0  # monotonic: when to try again
@@ -83,7 +83,7 @@ class EndingBatch:
         self._todo = [list(endings)] if endings else []
         self._again = list(again)
         self._substitutes: set[int] = set()  # by identity: endings that stand for refused ones
-        self._refusals: Counter[int] = Counter()  # the same: how often a lone one was refused by a database that works
+        self._refusals: Counter[int] = Counter()  # by identity: refusals of an ending alone
         self._waits = 0
         self._perhaps = ""  # who may hold what those need that were set apart for long
 

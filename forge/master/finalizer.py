@@ -27,9 +27,9 @@ from forge.storage import Storage
 
 __all__ = ["MOST_UNWRITTEN", "Finalizer", "without_payload"]
 
-MOST_UNWRITTEN = 6000  # endings,
-MOST_UNWRITTEN_BYTES = 32 * 1024 * 1024  # and of what is to be stored with them
-LIGHT = 1024  # bytes: a payload of more is let go of when its job has ended
+MOST_UNWRITTEN = 6000  # endings that may wait to be written before no more jobs are claimed
+MOST_UNWRITTEN_BYTES = 32 * 1024 * 1024  # bytes of their results and follow-up jobs that may wait, likewise
+LIGHT = 1024  # bytes: the payload of a job that has ended is dropped if it has more
 TELL_EVERY = 60.0  # seconds between two lines that say that endings still wait
 
 

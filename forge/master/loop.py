@@ -278,7 +278,7 @@ class Master:
             if queue.waiting and not any(slot.channel for slot in queue.slots):
                 self._finalizer.release(queue.take_out())  # nobody here can take them for a while
             if queue.suspects.waiting and not any(slot.channel for slot in queue.suspects.slots):
-                self._finalizer.release(queue.suspects.take_out())  # the same
+                self._finalizer.release(queue.suspects.take_out())  # there is no worker for them either
             if queue.closing and not any(queue.all_slots()) and not queue.claiming:
                 del self.queues[queue.name]
             at += [

@@ -20,8 +20,8 @@ class PodState:
         self.stop_by: float | None = None  # monotonic: when the pod is to be gone; None: it is not stopping
         self.fenced = False  # no beat was confirmed for so long that nothing may run
         self.holding = False  # jobs are in hand, so somebody may want them cancelled
-        self.running: Mapping[str, int] = {}  # workers by queue; replaced as a whole
-        self.idle: Sequence[str] = ()  # queues that could take jobs; the same
+        self.running: Mapping[str, int] = {}  # workers by queue; never changed, but replaced as a whole
+        self.idle: Sequence[str] = ()  # queues that could take jobs; replaced as a whole
 
     @property
     def stopping(self) -> bool:

@@ -33,8 +33,8 @@ from forge.storage.contract import metrics as stored
 __all__ = ["Meter", "Metering", "Processes"]
 
 AT_FIRST = 1.0  # seconds in which a new pod says that it is there
-EVERY = 10.0  # seconds between reports while there is something to report,
-AT_LEAST = 55.0  # and between those that only say that the pod lives: a little under a minute, so that each has one
+EVERY = 10.0  # seconds between reports while there is something to report
+AT_LEAST = 55.0  # seconds between reports that only say that the pod lives: under a minute, so that each minute has one
 CLOCK_LASTS = 60.0  # seconds for which it is gone by what the database said its time was, if later answers are worse
 
 # How an attempt ended; one that was given back unfinished did not.
@@ -59,7 +59,7 @@ class Meter:
 
     def __init__(self) -> None:
         self.tallies: dict[str, Tally] = {}  # by queue; of the loop
-        self.reaped: dict[str, Tally] = {}  # the same, of the services' thread
+        self.reaped: dict[str, Tally] = {}  # by queue; of the services' thread
         self.spans = {name: array("q", bytes(8 * BUCKETS)) for name in stored.TIMINGS}  # of a thread each
         self.ahead: float | None = None  # seconds by which the clock of `Claim.run_at` is ahead of the monotonic one
         self._asked = math.inf, 0.0  # how long the question for it took, and when that was

@@ -57,8 +57,8 @@ class Presence:
         self._storage, self._heart, self._state, self._fence, self._post = storage, heart, state, fence, post
         self._meter = meter or Meter()
         self.who: Incarnation
-        self.lined: frozenset[str] = frozenset()  # queues with jobs in lines; the same
-        self.shared: frozenset[str] = frozenset()  # queues that other pods have workers for too; the same
+        self.lined: frozenset[str] = frozenset()  # queues with jobs in lines; replaced as a whole
+        self.shared: frozenset[str] = frozenset()  # queues that other pods have workers for too; replaced as a whole
         self._queues: list[str] = []
         self._beating_for: Incarnation
         self._ask_at = 0.0  # monotonic: of the last question that a wake-up led to, or of the one to come

@@ -20,7 +20,7 @@ class Use(NamedTuple):
     cpu: float = 0.0  # seconds, since it started
     ended_cpu: float = 0.0  # of its children that have ended and been waited for
     rss: int = 0  # bytes
-    pss: int | None = None  # the same with memory that is shared counted in parts; None: not asked
+    pss: int | None = None  # bytes, of memory that is shared only a part; None: not asked
 
 
 def use_of(pid: int, *, pss: bool = False) -> Use | None:

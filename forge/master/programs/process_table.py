@@ -114,7 +114,7 @@ class ProcessTable:
         for process, why in unstarted.items():
             self._forget(process, None, f"{CANNOT_RUN}it: {why}")
         for process in list(self._living.values()):
-            if process.zygote.gone:  # and its children with it: nobody will tell how they ended
+            if process.zygote.gone:  # its children are gone with it, and nobody will say how they ended
                 process._kill_group()
                 self._forget(process, None)
             else:

@@ -13,9 +13,10 @@ AHEAD = 0.005
 # jobs of some µs, one of 10 ms is a process that did not have its core, which on a shared machine is seen all the time.
 LONG = 0.05
 
-# How much of what was known stays with each job that ends: little while little is known, for the first jobs of a worker
-# are slow (a backlog of 50,000 came to full speed 40 ms sooner).
-KEPT, KEPT_AT_FIRST, AT_FIRST = 0.95, 0.5, 50
+KEPT = 0.95  # how much of what was known stays with each job that ends
+# The same for the first jobs, which are slow in a new worker: a backlog of 50,000 came to full speed 40 ms sooner.
+KEPT_AT_FIRST = 0.5
+AT_FIRST = 50  # jobs that count as the first ones
 
 
 class JobPace:

@@ -34,15 +34,12 @@ BYTES_AHEAD = 16 * 1024 * 1024  # of payloads: a thousand of the largest would b
 LIGHT = 1024
 WEIGH_EVERY = 2e-5  # seconds for each job held, between two weighings: they take a fiftieth of the time
 BATCH = 3000  # jobs claimed at once at most
-# Of one concurrency key for one slot. The longer, the more seldom its jobs wait for the disk; 64 are one wait in 64.
+# Jobs of a concurrency key that share a place. The more, the more seldom its jobs wait for the disk: 64 wait once.
 MOST_BEHIND = 64
-# Seconds that jobs sent ahead wait for the one that runs, while another worker is idle, or while it could be said to
-# come to them sooner. And that those which nobody here has room for wait until they are for other pods: twice in a row,
-# where a job was sent ahead and its pod's other workers are busy too.
-RECALL_AFTER = 0.05
-RECALL_ANYWAY_AFTER = 0.1
-GIVE_BACK_AFTER = 0.2
-QUIET = 1.0  # seconds for which a queue that gave some back claims nothing, unless a job has ended or could start
+RECALL_AFTER = 0.05  # seconds that jobs sent ahead wait for the one that runs, while another worker is idle
+RECALL_ANYWAY_AFTER = 0.1  # seconds that they wait if no worker is idle, but one could come to them sooner
+GIVE_BACK_AFTER = 0.2  # seconds that jobs which no worker here has room for wait before they go back, for other pods
+QUIET = 1.0  # seconds for which a queue that gave jobs back claims nothing, unless a job has ended or could start
 
 
 class LocalQueue:

@@ -29,10 +29,10 @@ from forge.storage import Storage
 
 __all__ = ["Offers"]
 
-APART = 0.005  # seconds between two offers for a queue: with more jobs than that claims in batches are cheaper,
-AFTER_REFUSAL = 1.0  # and after one that the database did not take
-RENEW = 300.0  # seconds that one stands, about
-BEATS = 3  # that the pod may miss before its offers are not taken any more
+APART = 0.005  # seconds between two offers for a queue: if jobs come more often, claims in batches are cheaper
+AFTER_REFUSAL = 1.0  # seconds until the next offer, after one that the database did not take
+RENEW = 300.0  # seconds that an offer stands, about
+BEATS = 3  # beats that the pod may miss before its offers are not taken any more
 
 
 class Offer(NamedTuple):

@@ -1,8 +1,8 @@
-"""The claimed jobs of a queue that no worker has yet, in line.
+"""The claimed jobs of a queue that no worker has yet, in the order in which workers get them.
 
-Nobody else can run what is here. A job waits here for a moment, until a worker of this pod has room for it. If all of
-them are busy with long ones it would wait for as long as they take, while a worker of another pod may be idle: so the
-line knows whether the jobs that were in it a while ago are still there, and the queue gives them back.
+No other pod can run what is here. A job waits here for a moment, until a worker of this pod has room for it. If all
+workers are busy with long jobs it would wait for as long as these take, while a worker of another pod may be idle: so
+it is known here whether jobs of a while ago are still waiting, and the queue gives them back.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class WaitingJobs(deque[Claim]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._gone = 0  # jobs that have left it, less those that came back
-        self._back = 0  # jobs at its front that came back
-        self._since = 0.0  # monotonic: when it was last noted who is there,
-        self._until = 0  # and `_gone` when all of these will have left
+        self._gone = 0  # jobs that have left, less those that came back
+        self._back = 0  # jobs at the front that came back
+        self._since = 0.0  # monotonic: when it was last noted which jobs are here
+        self._until = 0  # what `_gone` will be when all of those have left
         # Jobs that go to the same worker right behind one of these, by its id: see `forge.master.queues.chains`.
         self._behind: dict[UUID, list[Claim]] = {}
         self.behind = 0  # how many those are

@@ -1,7 +1,7 @@
 """Whether producers should notify this pod.
 
 A notification makes commits wait for each other, and a queue whose claims come back full needs none: it claims again
-anyway. So while a queue is saturated its queue's enqueues are told not to notify, and to notify again before it waits.
+anyway. So while a queue is saturated its producers are told not to notify, and to notify again before the pod waits.
 
 - The switch is the queue's, for all pods. Another pod's idle worker would hear of new jobs only by its poll; so it is
   used only where no other live pod declares the queue, and given back when one appears.
@@ -20,9 +20,9 @@ from forge.storage import Storage
 
 __all__ = ["WakeSwitch"]
 
-SATURATED_FOR = 1.0  # seconds of full claims before producers are told,
-CHANGE_EVERY = 1.0  # seconds between two changes,
-LOOK_EVERY = 5.0  # and between two looks at who else is there
+SATURATED_FOR = 1.0  # seconds of full claims before producers are told not to notify
+CHANGE_EVERY = 1.0  # seconds between two changes of a queue's switch, at least
+LOOK_EVERY = 5.0  # seconds between two looks at which other pods there are, at least
 
 
 class WakeSwitch:

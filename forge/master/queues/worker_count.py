@@ -9,8 +9,8 @@ from __future__ import annotations
 
 __all__ = ["WorkerCount"]
 
-RISE_AFTER = 0.1  # seconds that all workers must be busy before it is asked whether more work waits,
-ASK_AGAIN = 0.5  # and between such questions
+RISE_AFTER = 0.1  # seconds that all workers must be busy before it is asked whether more work waits
+ASK_AGAIN = 0.5  # seconds between two such questions
 
 
 class WorkerCount:
@@ -20,8 +20,8 @@ class WorkerCount:
         self.size = size
         self._full_since: float | None = None
         self._ask_at = 0.0
-        self._peak = 0  # workers that were busy at once,
-        self._since = 0.0  # since then
+        self._peak = 0  # the most workers that were busy at once, since `_since`
+        self._since = 0.0  # by the caller's clock: when counting the peak began
 
     def look(self, now: float, least: int, most: int, shrink_after: float, busy: int, full: bool) -> bool:
         """How things are now; whether it should be asked if a job waits that nobody is free for.

@@ -62,7 +62,7 @@ class Heard(NamedTuple):
     done: list[Ending]  # the usual: jobs that are done, without a result
     lines: list[bytes]  # everything else
     total: float  # seconds that the done ones took together
-    longest: float  # and the longest of them
+    longest: float  # seconds that the longest of them took
     long: Sequence[tuple[Ending, float]] = ()  # those that took long, and the seconds
 
 

@@ -20,8 +20,8 @@ from forge.retry import Backoff
 __all__ = ["cancel", "ended_late", "failed", "leave", "notice", "overdue", "press", "timed_out", "told_delay"]
 
 RECALL_WITHIN = 0.2  # seconds in which a job that has not started comes back, or has started after all
-# Of the time that a pod has to stop: how much of it is left when its jobs are told to, and the most seconds of that.
-NOTICE, LONGEST_NOTICE = 0.2, 5.0
+NOTICE = 0.2  # how much of the time that a pod has to stop is left when its jobs are told to stop
+LONGEST_NOTICE = 5.0  # seconds that are left then at most
 STOPPING = "the pod is stopping"
 
 

@@ -32,10 +32,11 @@ __all__ = ["Workers"]
 LOOK_EVERY = 0.2  # seconds between looks at how long jobs have run
 EXIT_KNOWN_WITHIN = 0.25  # seconds for the zygote to say how a worker ended
 YOUNG = 1.0  # a worker that dies younger than this makes its slot wait before the next
-LONGEST_PAUSE = 30.0
-# The same where jobs are to blame. Each of them is dead after a few crashes, so there is an end to it, and the others
-# wait for a worker meanwhile: the first few times there is no pause at all.
-LONGEST_PAUSE_BY_JOBS, NO_PAUSE_BY_JOBS = 0.8, 3
+LONGEST_PAUSE = 30.0  # seconds that the slot waits at most
+# Seconds that the slot waits at most where jobs are to blame. Each of them is dead after a few crashes, so there is an
+# end to it, and the others wait for a worker meanwhile.
+LONGEST_PAUSE_BY_JOBS = 0.8
+NO_PAUSE_BY_JOBS = 3  # deaths by jobs after which the slot does not wait at all
 NO_ROOM_PAUSE = 1.0  # seconds until a worker is asked for again that there were too few open files for
 ROLL_PATIENCE = 5.0  # a worker with a job that takes longer does not hold up the replacement of the others
 

@@ -283,6 +283,22 @@ def test_every_path_that_the_docs_name_exists() -> None:
     compare(missing, USERS)
 
 
+def is_there(dotted: str) -> bool:
+    """Whether `forge.a.b` is a module, or a name in the module `forge.a`."""
+    path = ROOT / dotted.replace(".", "/")
+    if path.with_suffix(".py").exists() or (path / "__init__.py").exists():
+        return True
+    home = path.parent / "__init__.py" if path.parent.is_dir() else path.parent.with_suffix(".py")
+    return home.exists() and re.search(rf"\b{path.name}\b", home.read_text("utf-8")) is not None
+
+
+def test_every_module_that_is_named_in_prose_exists() -> None:
+    for page in [*PAGES, *modules(), *sorted(FORGE.rglob("*.px?"))]:
+        named = set(re.findall(r"`(forge(?:\.[a-z_]+){2,})`", page.read_text("utf-8")))
+        assert not [name for name in named if not is_there(name)], page
+    assert not is_there("forge.master.nobody") and not is_there("forge.nowhere.nobody")
+
+
 def has_function(path: Path, name: str) -> bool:
     """Whether a module has that function or class, or `Class.method`; of a file of SQL, that statement."""
     if path.suffix == ".sql":

@@ -1,8 +1,8 @@
 """A batch of endings on its way into the database, divided until all that can be written are.
 
-One that the database refuses, although it takes others, has failed instead; if it had a result, it is dead, or done
-without. What somebody else has locked is set apart, and so is what cannot be written even so. If the database is away,
-or takes no writes, all of it is for later.
+If the database refuses an ending, although it takes others, the job has failed instead. If it had a result its work is
+done: then it is dead, or done without the result. What somebody else has locked is set apart, and so is what cannot be
+written even so. If the database is away, or takes no writes, all of it is for later.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ class EndingBatch:
         meter: Meter | None = None,
         again: Sequence[Apart] = (),
     ) -> None:
-        """`again` were set apart before. They are looked at first, so that those that are still locked cost nothing."""
+        """`again` are endings that were set apart before. They are looked at first, so that those that are still locked
+        cost nothing."""
         self._storage, self._max_crashes, self._meter = storage, max_crashes, meter or Meter()
         self.fates: Fates = []
         self.refused: list[Ending] = []  # that could not be written: their jobs have failed instead
@@ -140,8 +141,9 @@ class EndingBatch:
         return f"{word}{holder}" if holder else ""
 
     def _locked(self, part: list[Ending]) -> None:
-        """Write those that can be. If none of their own rows is locked, it is one of somebody else's: look for the
-        group that needs it, and within that for those who do not, but not for long."""
+        """Set endings apart whose rows are locked; the others are tried again. If none of their own rows is locked it
+        is another's row that one group needs: find that group by dividing, and within it those who do not need the row,
+        but not for long."""
         locked = {id(ending) for ending in self._storage.locked(part)}
         free = [ending for ending in part if id(ending) not in locked]
         self._todo.pop()

@@ -85,8 +85,8 @@ class Finalizer:
 
     @property
     def behind(self) -> bool:
-        """So many wait to be written that no more jobs should be claimed: else they pile up where writing is slower
-        than running (11,000 were seen, and 60 MB after three million jobs)."""
+        """Whether so many endings wait to be written that no more jobs should be claimed. Else they pile up where
+        writing is slower than running: 11,000 were seen, and 60 MB after three million jobs."""
         return self.unwritten > MOST_UNWRITTEN or self._bytes + self._bytes_under_way > MOST_UNWRITTEN_BYTES
 
     def held(self) -> Iterator[Claim]:

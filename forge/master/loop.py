@@ -1,7 +1,7 @@
 """The master's loop: one thread, which never waits for the database, a worker or the disk.
 
-It reads aloud: news from threads and sockets is taken in; jobs that came are given to workers, endings that came are
-sent off to be written, new jobs are asked for; now and then the clock is looked at. Signal handlers only queue.
+Each turn (`Master._until`) takes in what threads, sockets and signals have brought, gives jobs to workers, sends
+endings off to be written, and asks for new jobs; now and then it looks at the clock. Signal handlers only post news.
 """
 
 from __future__ import annotations
@@ -168,9 +168,9 @@ class Master:
         return self._drain() or self._exit_code
 
     def _become_ready(self, began: float) -> None:
-        """Serve until every worker is there that should be, and say so; or that it has been told to stop, or that a
-        queue's workers cannot start: then it stops, which at any later time it would not do. The cluster can have this
-        pod's services before: a queue whose workers start slowly must not keep cron waiting."""
+        """Serve until every worker is ready, and say so. Returns early if the pod is told to stop; and if a queue's
+        workers cannot start the pod stops, which it does only at its start. The services for the cluster begin before
+        all are ready: a queue whose workers start slowly must not keep cron waiting."""
         self._until(lambda: self._settled_at_start or time.monotonic() - began > SLOW_START)
         self._services.start()
         if not self._settled_at_start:
@@ -194,7 +194,8 @@ class Master:
         return self.state.stopping or self.workers.all_ready or self._unable() is not None
 
     def _unable(self) -> str | None:
-        """Why there is no use in going on with the start; a reload that is under way may mend it."""
+        """Why it is no use to go on with the start, or None. While a reload is under way it is None: that may mend
+        it."""
         return None if self.zygotes.unsettled else self.workers.unable()
 
     def _tell_ready(self) -> None:
@@ -375,7 +376,8 @@ class Master:
             self._tick_at = now
 
     def _lost(self, beat: Beat) -> None:
-        """Reaped: the jobs in hand are somebody else's now. Kill what runs them and go on as a new pod."""
+        """The pod was reaped, and the jobs in hand are another pod's now: kill what runs them, and go on as a new
+        pod."""
         log("this pod had been taken for dead; starting over as a new one", level=logging.ERROR)
         self._finalizer.forget()
         self._offers.forget()

@@ -71,7 +71,7 @@ class SharesFound(NamedTuple):
 
 
 class LookDue(NamedTuple):
-    """It is time to look whether jobs are due that nobody has told of."""
+    """It is time to ask the database whether jobs are due, in case a wake-up was missed."""
 
 
 class Outage(NamedTuple):
@@ -101,7 +101,7 @@ class ChannelChanged(NamedTuple):
 
 
 class JobsPushed(NamedTuple):
-    """Jobs that were claimed for this pod, at its offers."""
+    """Jobs that were claimed for this pod, because of its offers."""
 
     claims: Sequence[Claim]
 

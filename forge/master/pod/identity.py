@@ -1,6 +1,7 @@
 """Who this master is, so that its successor on this host can tell that it is dead without waiting for the reaper.
 
-A pid alone is nothing: it is used again. With the boot, the pid namespace and the process's start time it is a life.
+A pid alone does not tell: the system uses it again. Together with the boot, the pid namespace and the time at which the
+process started it is never used again.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ def own_name() -> str:
 
 
 def own_label(config: Config) -> str | None:
-    """`rates-worker-1.4-9f3a`: what people see instead of the host, if they want to."""
+    """The name that people see instead of the host, such as `rates-worker-1.4-9f3a`; None if the settings have no
+    `worker_prefix`."""
     if config.worker_prefix is None:
         return None
     number = config.worker_id or short_id(f"{own_name()}/{os.getpid()}")

@@ -72,8 +72,9 @@ class Meter:
         return found
 
     def ask_clock(self, storage: Storage) -> None:
-        """Ask the database for its time. It is that of the middle of the question, half the question's time more or
-        less: one that took long, because somebody was busy, is not listened to while a better one is young."""
+        """Ask the database for its time, and note how far that is ahead of the monotonic clock. The answer is taken to
+        be of the middle of the question. A question that took long is less exact: its answer is used only if the last
+        good one is old."""
         began = time.monotonic()
         now = storage.now()
         ended = time.monotonic()

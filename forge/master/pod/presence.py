@@ -114,7 +114,8 @@ class Presence:
         )
 
     def _bury_predecessors(self) -> None:
-        """Masters of this host that died without a word: their jobs need not wait for the reaper."""
+        """Take masters of this host out of the database that died without doing so: their jobs need not wait for the
+        reaper."""
         for pod in self._storage.pods():
             if is_dead(pod):
                 back = self._storage.deregister(Incarnation(pod))
@@ -199,7 +200,8 @@ class Presence:
         self._tell(error, now, now, "writing" if writing else "outage")
 
     def look_out(self, now: float) -> None:
-        """Tell of a database that says nothing, long before it is given up. It may only be slow: the streak goes on."""
+        """Log that the database does not answer, long before the question is given up. It may only be slow, so the
+        streak of beats goes on."""
         since = self._asked_at
         if since is not None and now - since > TELL_AFTER:
             self._tell(f"the database has not answered for {now - since:.0f} s", since, now)

@@ -1,5 +1,6 @@
-"""Kinds whose jobs take long, as far as is known. Such a job is sent to a worker that has no other, and nothing is sent
-behind it: what need not come back has not waited. And from a handler that never lets its interpreter go nothing can.
+"""Kinds whose jobs take long, as far as is known. Such a job is sent to a worker that has no other, and no job is sent
+behind it: one that was would wait until it is recalled, and a handler that never releases the interpreter lets no job
+be recalled.
 
 A kind is known by its last jobs: each that was short again halves what is expected of the next one.
 """
@@ -43,8 +44,8 @@ class LongKinds(dict[str, float]):
 
 
 def long_ones(data: bytes, done: Sequence[Ending]) -> list[Took]:
-    """Which of these jobs took long, by the lines of the worker that had them. To be asked only if some did. Whatever
-    else is in the lines, it never raises: these jobs are in nobody's hands."""
+    """Which of these jobs took long, by the lines of the worker that had them. Call it only if one did. It never
+    raises, whatever is in the lines: these jobs are in nobody's hands, and must not get lost."""
     ended = {ending.claim.id.hex.encode(): ending for ending in done}
     lines = ((ended.get(line[1]), float(line[2])) for line in _DONE_LINE.finditer(data))
     return [(ending, seconds) for ending, seconds in lines if ending is not None and seconds > LONG]

@@ -86,7 +86,8 @@ class PodBudgets:
         self.change(limits)
 
     def change(self, limits: Mapping[str, LimitConfig]) -> None:
-        """Other settings. Those that the file names are told to the database, those that everybody has when used."""
+        """Put other settings in force. Budgets that the settings name are told to the database at the next tick, those
+        of `DEFAULTS` when they are used."""
         self._limits = {name: Limit(each.capacity, each.refill_per_sec) for name, each in limits.items()}
         self._changed, self.due = True, 0.0
 
@@ -129,8 +130,9 @@ class PodBudgets:
     # -- for tasks with a declared limit -----------------------------------------------------------------------
 
     def reserve(self, name: str, n: int) -> int:
-        """Up to n tokens that are there now. One `give_back` is to follow if there were some, as soon as it is known
-        how many are needed, and also if all are. If there were none, `tokens_came` is called when some have come."""
+        """Take up to n tokens that are here now. Returns how many. If there were some, `give_back` must be called once
+        it is known how many are not needed, even if that is none. If there were none, `tokens_came` is called when some
+        have come."""
         scope, now = self._scope(name), self._clock()
         found = scope.purse.reserve(n, now) if not scope.waiting else 0
         if found < min(n, max(1, scope.purse.recent(now))):
@@ -141,7 +143,7 @@ class PodBudgets:
         return found
 
     def give_back(self, name: str, n: int) -> None:
-        """So many of the tokens that were reserved are not needed; the others are spent now."""
+        """Give back so many of the tokens that were reserved; the others are spent now."""
         scope = self._scope(name)
         scope.purse.give_back(n, self._clock())
         self._plan(scope)

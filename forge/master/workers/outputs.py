@@ -78,7 +78,8 @@ class Output:
 
 
 class Outputs:
-    """Those of all workers of a pod. Read before a worker's replies are, so that it is known whose they are."""
+    """The pipes of all workers of a pod. They are read before a worker's replies are, so that it is known whose output
+    it is."""
 
     def __init__(self, selector: selectors.BaseSelector) -> None:
         """`selector` is the loop's. All pipes are one entry of it."""
@@ -91,7 +92,8 @@ class Outputs:
         selector.register(self._pipes.fileno(), selectors.EVENT_READ, self.read)
 
     def open(self, slot: Slot) -> tuple[int, int]:
-        """For a new process: the ends of the pipes that are its own, for it to close. `OSError` if there are none."""
+        """Make pipes for a new process. Returns the ends that are for it, which the caller must close. Raises `OSError`
+        if there can be none."""
         self.close(slot)
         (stdout, theirs_out), (stderr, theirs_err) = pipes(2)
         allowance = Allowance(PER_SECOND, AT_ONCE)
@@ -122,7 +124,7 @@ class Outputs:
         self.due = min(self.due, time.monotonic() + PAUSE)
 
     def tick(self, now: float) -> None:
-        """Go on with those that were left alone, and wait no longer for the end of a line."""
+        """Read pipes again that were left alone for a while, and log lines that have waited too long for their end."""
         paused, self._paused = self._paused, []
         for output in paused:
             self._pipes.register(output.fd, selectors.EVENT_READ, output)

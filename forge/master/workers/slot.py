@@ -41,7 +41,8 @@ class Stop:
         self.next_at = until
 
     def go_on(self, now: float, grace: float) -> int:
-        """One step further; the next one after a grace. The answer is the step: 1 ask, 2 interrupt, more: kill."""
+        """Go one step further, and set the time of the next one, after a grace. Returns the step: 1 ask, 2 interrupt,
+        more: kill."""
         self.step += 1
         self.next_at = now + (grace if self.grace is None else self.grace)
         return self.step
@@ -204,8 +205,8 @@ class Slot:
                 return
 
     def receive(self, now: float, times: array[int] | None = None, ahead: float | None = None) -> Heard:
-        """What has come in. EOFError: the process is gone. Jobs that are done are counted in `times`: see
-        `forge.fastpath.timed`."""
+        """Read what has come from the worker. Raises EOFError if its process is gone. Jobs that are done are counted in
+        `times`, see `forge.fastpath.timed`."""
         assert self.channel is not None
         within_limit(self._rest)  # before anything is taken out of hand
         try:
@@ -226,7 +227,8 @@ class Slot:
         return Heard(done, lines, total, longest, long_ones(data, done) if longest > LONG else ())
 
     def greeted(self, pid: int, capacity: int) -> None:
-        """It has said hello. Which process it is it does not decide: it is ready once the zygote has said the same."""
+        """The worker has said hello, and which process it is. That is not believed: it is ready once the zygote has
+        said the same."""
         if self.greeted_as:
             raise ProtocolError("hello again")
         self.greeted_as, self.capacity = pid, capacity

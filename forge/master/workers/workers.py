@@ -98,7 +98,7 @@ class Workers:
         return all(slot.retired or (slot.ready and slot not in self._gone) for slot in self.slots())
 
     def missing(self) -> str:
-        """`0 of 2 workers of mail; worker mail/1 (42) exited with 78`: who is not ready, and what is known of why."""
+        """Who is not ready, and why as far as is known: `0 of 2 workers of mail; worker mail/1 (42) exited with 78`."""
         parts = []
         for name, queue in self._queues.items():
             meant = [slot for slot in queue.slots if not slot.retired]
@@ -108,7 +108,8 @@ class Workers:
         return ", ".join(parts) + (f"; {self._last_death}" if self._last_death else "")
 
     def unable(self) -> str | None:
-        """`no worker of mail could start: worker mail/1 (42) exited with 78: …`, of a queue of which this is so."""
+        """Which queue's workers cannot start, and why: `no worker of mail could start: worker mail/1 (42) exited with
+        78: …`; None if all can."""
         for name, queue in self._queues.items():
             meant = [slot for slot in queue.slots if not slot.retired]
             if meant and all(slot in self._unable for slot in meant):
@@ -189,7 +190,7 @@ class Workers:
         self._is_ready(slot)
 
     def _hear(self, slot: Slot) -> bool:
-        """Read what a worker has said, and act on it. False: nothing, or its process is gone."""
+        """Read what a worker has said, and act on it. Returns False if that is nothing, or if its process is gone."""
         try:
             return self._replies.hear(slot)
         except EOFError:
@@ -211,7 +212,7 @@ class Workers:
         log(f"{self._owed.pop(slot)}; {then}", level=logging.WARNING)
 
     def watch_writes(self, slot: Slot) -> None:
-        """Send what waits; be told when a worker that was too slow to read takes more."""
+        """Write what waits for a worker, and watch for it to take more if it does not read fast enough."""
         if slot.wants_to_write:
             slot.flush()
         if slot.channel is None or slot in self._gone:
@@ -222,8 +223,8 @@ class Workers:
             self._selector.modify(slot.channel, events, key.data)
 
     def _roll(self, now: float) -> None:
-        """Workers that run old code are drained and replaced, a few at a time; as long as new ones cannot start, the
-        old ones go on."""
+        """Drain workers of old code, a few at a time, so that new ones take their slots. As long as new ones cannot
+        start, the old ones go on."""
         slots = [slot for slot in self.slots() if slot.channel is not None]
         empty = sum(slot.channel is None and not slot.retired for slot in self.slots())
         old = [slot for slot in slots if slot.zygote is not self._zygotes.current]
@@ -252,7 +253,7 @@ class Workers:
             slot.drain()
 
     def scale(self, by: int) -> None:
-        """One worker more or less in every queue that has any, and never less than one."""
+        """Have one worker more, or less, in every queue that has any; never less than one."""
         for queue in self._queues.values():
             queue.add_workers(by)
         log(", ".join(f"{queue.name}: {counted(queue.size, 'worker')}" for queue in self._queues.values()))
@@ -392,7 +393,8 @@ class Workers:
         return min(0.1 * 2**deaths, LONGEST_PAUSE_BY_JOBS if at_work else LONGEST_PAUSE) if deaths else 0.0
 
     def _see_to(self, slot: Slot, queue: LocalQueue, left: list[Claim], why: str, now: float) -> str:
-        """What becomes of the jobs in a dead worker's hands, in words. See `forge.master.workers.suspects`."""
+        """End the jobs that a dead worker had, or pass them on; `forge.master.workers.suspects` has the rules. Returns
+        what became of them, in words."""
         assert slot.zygote is not None
         others = [claim for claim in left if claim.id.hex not in slot.stops]
         for claim in left:

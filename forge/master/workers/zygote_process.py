@@ -91,8 +91,8 @@ class ZygoteProcess:
         return ConfigError(f"the modules were not imported within {self.within:.0f} s; look at what they do at import")
 
     def receive(self) -> list[dict[str, Any]]:
-        """What has come in about workers. EOFError: the zygote is gone; ForgeError: it cannot become ready;
-        ProtocolError: it says what no zygote may."""
+        """What the zygote has said about its children. Raises EOFError if it is gone, ForgeError if it cannot become
+        ready, ProtocolError if it says what no zygote may."""
         try:
             data = self.control.recv(65536)
         except BlockingIOError:
@@ -137,8 +137,8 @@ class ZygoteProcess:
         self.ready = True
 
     def warnings(self, *, strict: bool) -> list[str]:
-        """What its modules left running that does not survive a fork, `ConfigError` where that is refused; and what
-        else there is to say of them."""
+        """What there is to say about its modules, first what they left running that does not survive a fork. With
+        `strict` that is a `ConfigError`."""
         if self.unsafe and strict:
             raise ConfigError(f'{"; ".join(self.unsafe)}; fork_safety = "warn" starts all the same')
         return [*(f"not safe to fork: {sentence}" for sentence in self.unsafe), *self.remarks]
@@ -146,9 +146,10 @@ class ZygoteProcess:
     def fork(
         self, label: str, serial: int, *, alone: bool = False, output: tuple[int, int] | None = None
     ) -> socket.socket:
-        """Ask for a worker, `alone` for one of capacity 1; the answer is our end of its channel, usable at once. The
-        zygote tells `{"forked": label, "serial": …, "pid": …}`, with an `error` and no pid if it could not. `output`
-        are its stdout and stderr, which are the zygote's from here on; else it has the zygote's own."""
+        """Ask for a worker, with `alone` for one of capacity 1. Returns our end of its socket, which can be used at
+        once. The zygote will say `{"forked": label, "serial": …, "pid": …}`, with an `error` and pid 0 if it could not.
+        `output` are the worker's stdout and stderr, which are closed here once they are sent; without it the worker has
+        the zygote's."""
         ours, theirs = channel_pair()
         line = order_line("fork", label=label, serial=serial, alone=alone, output=output is not None)
         self._order(line, [theirs.detach(), *(output or ())])
@@ -157,8 +158,8 @@ class ZygoteProcess:
     def exec(
         self, number: int, argv: Sequence[str], env: Mapping[str, str | None], cwd: str, fds: Sequence[int]
     ) -> None:
-        """Ask for a program with these as stdin, stdout and stderr, which are the zygote's from here on. It tells
-        `{"started": number, "pid": …}`, then `{"exited": pid, "status": …}` as of any child."""
+        """Ask for a program with these descriptors as stdin, stdout and stderr, which are closed here once they are
+        sent. The zygote will say `{"started": number, "pid": …}`, and at its end `{"exited": pid, "status": …}`."""
         self._order(order_line("exec", number=number, argv=argv, env=env, cwd=cwd), fds)
 
     def answers(self, now: float, within: float) -> bool:
@@ -174,7 +175,8 @@ class ZygoteProcess:
         return not late
 
     def tell(self, order: str) -> None:
-        """`retire`: no more forks, it leaves after its last child. `stacks`: it writes them to the log."""
+        """Give an order. `retire`: it forks no more and leaves after its last child. `stacks`: it logs where its
+        threads are."""
         self._order(order_line(order))
 
     def _order(self, line: bytes, fds: Sequence[int] = ()) -> None:

@@ -104,8 +104,8 @@ class Zygotes:
         collect_strangers({zygote.process.pid for zygote in self.all()})
 
     def _end_strays(self) -> None:
-        """What came from a zygote that is gone, workers and what they detached, has become a child of this process, if
-        that adopts orphans. Each round kills those whose parents the last one has killed."""
+        """Kill what a zygote that is gone has left: workers, and what they detached. These have become children of this
+        process, if it adopts orphans. Each call kills those whose parents the last one has killed."""
         own = mark_of(os.getpid())  # of a worker of somebody else's: everything here has it
         found = kill_marked(lambda number: number != own, {zygote.process.pid for zygote in self.all()})
         for pid in found:

@@ -160,11 +160,6 @@ class ServiceRunner:
             turn.wake.clear()
             self._look_at(turn)
 
-    def run_due(self) -> None:
-        """One round of every service whose time it is, one after another: for who has no threads."""
-        for turn in sorted(self._turns, key=lambda turn: turn.at):
-            self._look_at(turn)
-
     def _look_at(self, turn: _Timetable) -> None:
         term = self._lease.term() if self._lease and turn.service.leader_only else None
         if term is not None and term != turn.term:  # who has come to lead begins with everything

@@ -61,7 +61,7 @@ from forge.job import (
 __all__ = [
     "MAX_LINE",
     "MOST_UNANSWERED",
-    "Lines",
+    "FrameSplitter",
     "ProtocolError",
     "channel_of",
     "channel_pair",
@@ -121,7 +121,7 @@ def channel_of(fd: int) -> socket.socket:
     return channel
 
 
-class Lines:
+class FrameSplitter:
     """Bytes as they come, cut into lines."""
 
     def __init__(self) -> None:

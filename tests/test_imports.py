@@ -1,7 +1,7 @@
 """Imports point one way. This walks every import statement of every module, also those inside functions and in Cython.
 
 errors job retry config <- codec descendants fastpath fence logs protocol <- storage <- cluster <- app
-<- master|worker|web|faktory <- cli|testing
+<- master|worker|web|faktory <- inline <- cli|testing
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ LAYERS = [
     {"cluster"},
     {"app", ""},  # "" is forge/__init__.py, the public face
     {"master", "worker", "web", "faktory"},
+    {"inline"},  # runs jobs without a master
     {"cli", "testing"},
 ]
 RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}
@@ -163,7 +164,8 @@ def test_no_import_points_the_wrong_way() -> None:
         ("storage/sqlite/wake.py", "from ...app.tasks import Task", "app is to the right of storage"),
         ("storage/sqlite/wake.py", "from ... import cli", "cli is to the right of storage"),
         ("storage/sqlite/wake.py", "importlib.import_module('forge.master')", "master is to the right of storage"),
-        ("app/client.py", "import forge.worker.inline", "worker is to the right of app"),
+        ("app/client.py", "import forge.worker.child", "worker is to the right of app"),
+        ("worker/child.py", "from forge.inline import drain", "inline is to the right of worker"),
         ("app/client.py", "if TYPE_CHECKING:\n    from forge.cli import main", "cli is to the right of app"),
         ("app/client.py", "import psycopg", "psycopg is loaded by storage only"),
         ("app/client.py", "try:\n    from django.db import x\nexcept ImportError: pass", "django is the user's"),

@@ -40,7 +40,7 @@ from forge.protocol import MAX_LINE, MOST_UNANSWERED, line_of, reply_line, withi
 from forge.retry import Backoff
 from forge.worker import output
 from forge.worker.asking import MasterLink
-from forge.worker.line import Line
+from forge.worker.inbox import Inbox
 from forge.worker.losing import LOST, Losing
 from forge.worker.outcomes import can_be_awaited, message_of
 from forge.worker.reading import Reading
@@ -92,7 +92,7 @@ class Worker:
         self.link = MasterLink(self.say)
         self.early: dict[UUID, Why] = {}
         self.closed = False
-        self._jobs = Line()
+        self._jobs = Inbox()
         self._lock = threading.Lock()  # of what is written to the channel
         self.replies: list[bytes] = []
         self._received = self._replied = 0

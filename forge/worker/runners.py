@@ -27,10 +27,10 @@ from forge.job import Claim, Ending
 from forge.worker.outcomes import can_be_awaited
 from forge.worker.steps import aperform, concluded, perform, raised, unknown_kind
 
-__all__ = ["Crew", "Runner", "make_runner"]
+__all__ = ["JobRunner", "WorkerPort", "make_runner"]
 
 
-class Crew(Protocol):
+class WorkerPort(Protocol):
     """What a runner needs of its worker."""
 
     handlers: Mapping[str, Handler]
@@ -76,29 +76,29 @@ class Crew(Protocol):
 class Seat:
     """Where one job at a time runs, in the thread that calls `work`."""
 
-    def __init__(self, crew: Crew) -> None:
-        self._crew = crew
+    def __init__(self, port: WorkerPort) -> None:
+        self._port = port
         self.ctx: Context | None = None  # the job that runs, and may be interrupted
         self._loop: asyncio.Runner | None = None  # kept from job to job, for `async def` handlers
 
     def work(self) -> None:
         """One job after another, until there will be no more."""
-        crew = self._crew
-        while (claim := crew.next()) is not None:
-            if crew.closed:
-                crew.give_back(claim)
+        port = self._port
+        while (claim := port.next()) is not None:
+            if port.closed:
+                port.give_back(claim)
             else:
                 self.one(claim)
 
     def one(self, claim: Claim) -> None:
         """Run a job and reply."""
-        crew, began = self._crew, time.monotonic()
-        handler = crew.handlers.get(claim.kind)
+        port, began = self._port, time.monotonic()
+        handler = port.handlers.get(claim.kind)
         if handler is None:
-            crew.reply(unknown_kind(claim, crew.give_up_after), began, None)
+            port.reply(unknown_kind(claim, port.give_up_after), began, None)
             return
-        ctx = Context(claim, handler.app, crew.link, began)
-        crew.reply(self._seated(ctx, handler, lambda: perform(ctx, handler, self.run)), began, ctx)
+        ctx = Context(claim, handler.app, port.link, began)
+        port.reply(self._seated(ctx, handler, lambda: perform(ctx, handler, self.run)), began, ctx)
 
     def ended(self, ctx: Context, handler: Handler, began: float, returned: Any, error: BaseException | None) -> None:
         """A job that was run the fast way has not ended as nearly all do."""
@@ -107,7 +107,7 @@ class Seat:
             return concluded(ctx, handler, returned, error, self.run)
 
         going_on = error is None and can_be_awaited(returned)
-        self._crew.reply(self._seated(ctx, handler, end) if going_on else end(), began, ctx)
+        self._port.reply(self._seated(ctx, handler, end) if going_on else end(), began, ctx)
 
     def _seated(self, ctx: Context, handler: Handler, work: Callable[[], Ending]) -> Ending:
         """The ending of a job that may be interrupted until then."""
@@ -115,8 +115,8 @@ class Seat:
         try:
             try:
                 self.ctx = ctx
-                if self._crew.early:
-                    heed(self._crew, ctx)
+                if self._port.early:
+                    heed(self._port, ctx)
                 ending = work()
             finally:
                 self.settle()
@@ -148,17 +148,17 @@ class Seat:
 class MainSeat(Seat):
     """The main thread: SIGTERM, from the process to itself, whose handler raises."""
 
-    def __init__(self, crew: Crew, sending: Callable[[], bool]) -> None:
+    def __init__(self, port: WorkerPort, sending: Callable[[], bool]) -> None:
         """`sending`: whether the main thread is in the middle of writing to the master, where nothing may be raised."""
-        super().__init__(crew)
+        super().__init__(port)
         self._sending = sending
         self._meant: Context | None = None
 
     def one(self, claim: Claim) -> None:
         """And then, the fast way, as many as can be run so."""
-        self._crew.hold_signals()
+        self._port.hold_signals()
         super().one(claim)
-        self._crew.burst(self)
+        self._port.burst(self)
 
     def interrupt(self, ctx: Context) -> None:
         self._meant = ctx
@@ -182,8 +182,8 @@ class MainSeat(Seat):
 class ThreadSeat(Seat):
     """Any other thread: CPython raises in it when it next runs Python code."""
 
-    def __init__(self, crew: Crew) -> None:
-        super().__init__(crew)
+    def __init__(self, port: WorkerPort) -> None:
+        super().__init__(port)
         self._lock = threading.Lock()
         self._thread = 0
         self._pending = False
@@ -215,8 +215,8 @@ class ThreadSeat(Seat):
 class LoopSeat(ThreadSeat):
     """A thread beside an event loop: what a handler leaves to be awaited, is awaited there."""
 
-    def __init__(self, crew: Crew, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(crew)
+    def __init__(self, port: WorkerPort, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(port)
         self._main_loop = loop
 
     def run(self, coroutine: Coroutine[Any, Any, Any], context: contextvars.Context | None = None) -> Any:
@@ -257,14 +257,14 @@ def _raise_in(thread: int, error: type[BaseException] | None) -> None:
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), what)
 
 
-def heed(crew: Crew, ctx: Context) -> None:
+def heed(port: WorkerPort, ctx: Context) -> None:
     """A word to stop that came while the job was on its way here."""
-    why = crew.early.pop(ctx.id, None)
+    why = port.early.pop(ctx.id, None)
     if why is not None:
         ctx._stop(why)
 
 
-class Runner(Protocol):
+class JobRunner(Protocol):
     """One way to run jobs."""
 
     def serve(self) -> None:
@@ -300,7 +300,7 @@ class SeatRunner:
     """Jobs in seats: the main one, or one in each of several threads."""
 
     def __init__(self, main: MainSeat, threads: list[ThreadSeat], end: Callable[[], None]) -> None:
-        """`end` makes one `Crew.next` answer None."""
+        """`end` makes one `WorkerPort.next` answer None."""
         self._main, self._threads, self._end = main, threads, end
 
     def serve(self) -> None:
@@ -342,8 +342,8 @@ class SeatRunner:
 class AsyncRunner:
     """Jobs as tasks of one event loop in the main thread; `def` handlers in threads."""
 
-    def __init__(self, crew: Crew, capacity: int) -> None:
-        self._crew, self._capacity = crew, capacity
+    def __init__(self, port: WorkerPort, capacity: int) -> None:
+        self._port, self._capacity = port, capacity
         self._runner = asyncio.Runner()
         self._loop = self._runner.get_loop()
         self._finished = asyncio.Event()
@@ -372,9 +372,9 @@ class AsyncRunner:
 
     def _start(self) -> None:
         """Start what has come, as far as there is room."""
-        while len(self._tasks) < self._capacity and (claim := self._crew.take()) is not None:
-            if self._crew.closed:
-                self._crew.give_back(claim)
+        while len(self._tasks) < self._capacity and (claim := self._port.take()) is not None:
+            if self._port.closed:
+                self._port.give_back(claim)
                 continue
             task = self._loop.create_task(self._one(claim), context=self._context.copy())
             self._tasks.add(task)
@@ -389,28 +389,28 @@ class AsyncRunner:
 
     def _flush(self) -> None:
         self._flushing = False
-        self._crew.flush()
+        self._port.flush()
 
     async def _one(self, claim: Claim) -> None:
-        handler = self._crew.handlers.get(claim.kind)
+        handler = self._port.handlers.get(claim.kind)
         if handler is None or not handler.is_async:
             await self._in_thread(claim)
             return
         began = time.monotonic()
-        ctx = Context(claim, handler.app, self._crew.link)
+        ctx = Context(claim, handler.app, self._port.link)
         self._awaited[ctx] = None
         try:
-            heed(self._crew, ctx)
+            heed(self._port, ctx)
             ending = await aperform(ctx, handler)
         finally:
             del self._awaited[ctx]
-        self._crew.reply(ending, began, ctx)
+        self._port.reply(ending, began, ctx)
 
     async def _in_thread(self, claim: Claim) -> None:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._capacity, "job")
         if not self._free:
-            seat = LoopSeat(self._crew, self._loop)
+            seat = LoopSeat(self._port, self._loop)
             self._seats.append(seat)
         else:
             seat = self._free.pop()
@@ -439,13 +439,13 @@ class AsyncRunner:
 def make_runner(
     kind: Literal["process", "threads", "async"],
     capacity: int,
-    crew: Crew,
+    port: WorkerPort,
     *,
     end: Callable[[], None],
     sending: Callable[[], bool],
-) -> tuple[Runner, MainSeat]:
+) -> tuple[JobRunner, MainSeat]:
     """The runner of a kind, and the seat in the main thread, which may be empty."""
-    main = MainSeat(crew, sending)
+    main = MainSeat(port, sending)
     if kind == "async":
-        return AsyncRunner(crew, capacity), main
-    return SeatRunner(main, [ThreadSeat(crew) for _ in range(capacity)] if kind == "threads" else [], end), main
+        return AsyncRunner(port, capacity), main
+    return SeatRunner(main, [ThreadSeat(port) for _ in range(capacity)] if kind == "threads" else [], end), main

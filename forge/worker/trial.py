@@ -21,7 +21,7 @@ import orjson
 from forge.config.model import QueueConfig
 from forge.descendants import how_it_ended
 from forge.errors import StartError
-from forge.protocol import Lines, ProtocolError, channel_pair, order_line
+from forge.protocol import FrameSplitter, ProtocolError, channel_pair, order_line
 
 __all__ = ["Kind", "Tried", "conclude", "one_of_each", "watch"]
 
@@ -51,7 +51,7 @@ class Tried:
         self.reason: str | None = None  # why it failed, the first there was
         self.over = False
         self.mute = False  # it says no more
-        self._lines = Lines()
+        self._lines = FrameSplitter()
 
     def hear(self) -> None:
         """What it has said so far."""

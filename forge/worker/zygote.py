@@ -36,7 +36,7 @@ from forge.descendants import adopt_orphans, end_all, kill_marked, mark, signal_
 from forge.errors import ForgeError, StartError
 from forge.fence import Deadlines, clock
 from forge.host_limits import explain
-from forge.protocol import Lines, channel_of, channel_pair
+from forge.protocol import FrameSplitter, channel_of, channel_pair
 from forge.retry import DEFAULT_BACKOFF, Backoff
 from forge.worker import output
 from forge.worker import trial as trials
@@ -120,7 +120,7 @@ class Zygote:
         selector = selectors.DefaultSelector()
         selector.register(self._control, selectors.EVENT_READ)
         selector.register(woken, selectors.EVENT_READ)
-        lines = Lines()
+        lines = FrameSplitter()
         fds: list[int] = []  # come with the first byte of their order, which may be longer than one read
         while not (self._retired and not self._children):
             if os.getppid() != self._parent:

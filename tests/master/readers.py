@@ -37,7 +37,7 @@ from forge.master.workers.requests import Requests
 from forge.master.workers.workers import Workers
 from forge.master.workers.zygote_process import ZygoteProcess
 from forge.master.workers.zygotes import Zygotes
-from forge.protocol import Lines, line_of
+from forge.protocol import FrameSplitter, line_of
 
 WORKER = 4_000_001  # a pid that no process has here, being larger than the kernel gives out by default
 ZYGOTE = 4_000_002
@@ -197,7 +197,7 @@ class StubZygote(ZygoteProcess):
         self.process: Any = Gone(ZYGOTE)
         self.ready, self.gone, self.started_at = ready, False, time.monotonic()
         self.kinds, self.unsafe, self.schedules = {}, [], ()
-        self._may_be_empty, self._lines = True, Lines()
+        self._may_be_empty, self._lines = True, FrameSplitter()
         self._pids, self._orders = set(), deque()
         self._pinged_at, self._overdue = None, False
 

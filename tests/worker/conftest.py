@@ -20,7 +20,7 @@ import pytest
 from forge import Context, Forge, logs
 from forge.config.model import LoggingConfig, QueueConfig
 from forge.job import Claim
-from forge.protocol import Lines, job_line, line_of, order_line
+from forge.protocol import FrameSplitter, job_line, line_of, order_line
 from forge.worker.child import StartFailed, Worker
 from tests.master.conftest import eventually
 
@@ -33,7 +33,7 @@ class Driven:
     def __init__(self, label: str, channel: socket.socket, pid: int) -> None:
         self.label, self.channel, self.pid = label, channel, pid
         self.seen: list[dict[str, Any]] = []  # what it has said and nobody asked for yet
-        self._lines = Lines()
+        self._lines = FrameSplitter()
         self._numbers = itertools.count(1)
         self.status: int | None = None
 

@@ -32,14 +32,14 @@ class Picky(Failed):
 
 
 class Bench:
-    """A line, a crew and a seat to call `burst` with."""
+    """An inbox, a port and a seat to call `burst` with."""
 
     def __init__(self, impl: Any) -> None:
         self.impl = impl
         self.app = Forge("sqlite:///unused.db")
         self.jobs: deque[Any] = deque()
         self.plain: dict[str, Any] = {}
-        self.crew = SimpleNamespace(early={}, closed=False, link=object(), replies=[])
+        self.port = SimpleNamespace(early={}, closed=False, link=object(), replies=[])
         self.seat = SimpleNamespace(ctx=None, ended=self._ended)
         self.odd: list[tuple[Any, ...]] = []
 
@@ -58,13 +58,13 @@ class Bench:
 
     def run(self, *, until: float = math.inf, most: int = 100, clock: Callable[[], float] = time.monotonic) -> int:
         found: int = self.impl.burst(
-            self.jobs, self.plain, self.crew, self.seat, Context, current_job, clock, until, most
+            self.jobs, self.plain, self.port, self.seat, Context, current_job, clock, until, most
         )
         assert self.seat.ctx is None and current_job.get() is None
         return found
 
     def replied(self) -> list[tuple[int, str]]:
-        messages = [orjson.loads(line) for line in self.crew.replies]
+        messages = [orjson.loads(line) for line in self.port.replies]
         return [(int(message["id"], 16), message["status"]) for message in messages]
 
 
@@ -81,7 +81,7 @@ def test_jobs_are_run_in_order_each_with_its_context(bench: Bench) -> None:
 
     def look(ctx: Context, payload: Any) -> None:
         assert type(ctx) is Context and ctx is bench.seat.ctx is current_job.get()
-        assert ctx._app is bench.app and ctx._link is bench.crew.link and ctx.timeout == 60 and 59 < ctx.remaining <= 60
+        assert ctx._app is bench.app and ctx._link is bench.port.link and ctx.timeout == 60 and 59 < ctx.remaining <= 60
         ctx.anything = "it is an ordinary object"
         seen.append((ctx.id.int, payload))
 
@@ -170,9 +170,9 @@ def test_it_stops_before_what_it_cannot_run(bench: Bench) -> None:
 def test_it_begins_no_more_than_it_may(bench: Bench) -> None:
     def noop(ctx: Context, payload: Any) -> None:
         if payload == "close":
-            bench.crew.closed = True
+            bench.port.closed = True
         elif payload == "early":
-            bench.crew.early["somebody"] = Why("cancelled")
+            bench.port.early["somebody"] = Why("cancelled")
 
     bench.handler(noop)
     for n in range(10):
@@ -184,7 +184,7 @@ def test_it_begins_no_more_than_it_may(bench: Bench) -> None:
     assert bench.run(until=3.0, clock=lambda: 3.0) == 0
     assert bench.run() == 1, "closed"
     assert bench.run() == 0
-    bench.crew.closed = False
+    bench.port.closed = False
     assert bench.run() == 2, "somebody is to stop who may be next"
     assert len(bench.jobs) == 3 and bench.run() == 0
 

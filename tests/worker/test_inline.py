@@ -13,8 +13,8 @@ import pytest
 
 from forge import Backoff, Cancelled, Dead, Done, Failed, Forge, Snooze, Status, Throttled
 from forge.app import Handler
+from forge.inline import UNKNOWN_KIND_PAUSE, Context, drain, execute
 from forge.job import Claim, Ending, Released
-from forge.worker.inline import UNKNOWN_KIND_PAUSE, Context, drain, execute
 
 ID = UUID("0198c0de-0000-7000-8000-000000000007")
 

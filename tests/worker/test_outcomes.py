@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from forge import Cancelled, Context, Dead, Done, Failed, Forge, Middleware, Snooze, Status, Throttled
 from forge.codec import UNREADABLE
+from forge.inline import execute
 from forge.job import LONGEST_DELAY, Ending, NewJob, Outcome, Released, Written
 from forge.protocol import ending_of, reply_line
 from forge.storage import Storage
-from forge.worker.inline import execute
 from forge.worker.outcomes import MAX_MESSAGE, MAX_TRACEBACK
 from tests.storage.helpers import plain_job
 from tests.worker.conftest import Drive

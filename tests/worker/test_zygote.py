@@ -15,7 +15,7 @@ import pytest
 
 from forge.fence import Fence
 from forge.job import Claim
-from forge.protocol import Lines, job_line, order_line
+from forge.protocol import FrameSplitter, job_line, order_line
 from tests.worker.conftest import Driven
 from tests.worker.test_inline import claim
 
@@ -43,7 +43,7 @@ class Zygote:
         words = [str(fds[0]), str(os.getpid()), str(folder / "forge.toml"), str(fds[1])]
         self.process = subprocess.Popen([sys.executable, "-m", "forge.worker.zygote", *words], pass_fds=fds, cwd=folder)
         theirs.close()
-        self._lines, self._came = Lines(), list[dict[str, Any]]()
+        self._lines, self._came = FrameSplitter(), list[dict[str, Any]]()
 
     def next(self) -> dict[str, Any]:
         self.control.settimeout(30)

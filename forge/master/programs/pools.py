@@ -88,7 +88,7 @@ class Child(Process):
     def tick(self, now: float) -> None:
         """Look at the clock."""
         if self.job is not None and now >= self._kill_at:
-            self.fail(f"timeout after {self._seconds} s")
+            self.fail(f"timeout after {self._seconds} s", timed_out=True)
         elif self.leaving_by is not None:
             if now >= self.leaving_by:
                 self.kill()
@@ -115,13 +115,14 @@ class Child(Process):
         One that has never answered may never read a job, and neither may its successors: that job fails."""
         return self.job is not None and self.answers > 0 and unread >= self._request
 
-    def fail(self, why: str) -> None:
-        """Its job, if any, has failed for this reason; the child is of no more use."""
+    def fail(self, why: str, *, timed_out: bool = False) -> None:
+        """Its job, if any, has failed for this reason; the child is of no more use. `timed_out`: the reason is the
+        job's own, so it does not name the child."""
         job, self.job = self.job, None
         self.kill()
         self._pool.vacate(self, f"was killed: {why}")
         if job is not None:
-            self._pool.finish(failed(job, why if why.startswith("timeout") else f"{self.who}: {why}"))
+            self._pool.finish(failed(job, why if timed_out else f"{self.who}: {why}"))
 
     def cancel(self) -> None:
         """It knows no cancellation: stopping it is the only way to stop the job."""

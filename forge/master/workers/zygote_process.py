@@ -17,7 +17,7 @@ from forge.errors import ConfigError, ExitCode, ForgeError
 from forge.fence import Fence
 from forge.host_limits import explain, files_at_start
 from forge.master.message_checks import zygote_message
-from forge.protocol import Lines, ProtocolError, channel_pair, order_line
+from forge.protocol import FrameSplitter, ProtocolError, channel_pair, order_line
 from forge.storage.schedules import NewSchedule
 
 __all__ = ["Trial", "ZygoteProcess"]
@@ -63,7 +63,7 @@ class ZygoteProcess:
         self.remarks: list[str] = []
         self.schedules: tuple[NewSchedule, ...] = ()  # of the configuration and of code
         self._may_be_empty = may_be_empty
-        self._lines = Lines()
+        self._lines = FrameSplitter()
         self._pids: set[int] = set()  # of its children
         self._orders: deque[tuple[bytes, list[int]]] = deque()  # with the descriptors that go along
 

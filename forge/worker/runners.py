@@ -25,7 +25,7 @@ from forge.app.registry import Handler
 from forge.errors import Interrupted
 from forge.job import Claim, Ending
 from forge.worker.outcomes import can_be_awaited
-from forge.worker.steps import aperform, concluded, perform, raised, unknown_kind
+from forge.worker.steps import aperform, perform, raised, resume, unknown_kind
 
 __all__ = ["JobRunner", "WorkerPort", "make_runner"]
 
@@ -104,7 +104,7 @@ class Seat:
         """A job that was run the fast way has not ended as nearly all do."""
 
         def end() -> Ending:
-            return concluded(ctx, handler, returned, error, self.run)
+            return resume(ctx, handler, returned, error, self.run)
 
         going_on = error is None and can_be_awaited(returned)
         self._port.reply(self._seated(ctx, handler, end) if going_on else end(), began, ctx)

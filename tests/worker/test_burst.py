@@ -221,12 +221,36 @@ def test_a_worker_replies_as_it_does_without(
     async def later(n: int) -> int:
         return n
 
+    @app.handler("odd")
+    def odd(ctx: Context, payload: Any) -> Any:
+        match payload["way"]:
+            case "stops":
+                raise StopIteration(3)
+            case "exits":
+                raise SystemExit(3)
+            case "dead":
+                raise Done({"n": 1})
+            case "child":
+                ctx.enqueue("low", {"n": 1}, id=UUID(int=5))
+                return "with a child"
+            case "child of a failure":
+                ctx.enqueue("low", {"n": 1})
+                raise Failed("after a child")
+            case "generator":
+                return (n for n in range(3))
+            case "awaitable":
+                return later.fn(3)
+            case "unstorable":
+                return object()
+
+    ways = ["stops", "exits", "dead", "child", "child of a failure", "generator", "awaitable", "unstorable"]
     found = []
     for burst in (impl.burst, lambda *_: 0):
         monkeypatch.setattr(fastpath, "burst", burst)
         worker = drive(app)
         ids = [worker.job("low", {"n": n}, keep_result=n % 2 == 0) for n in range(300)]
         ids += [worker.job(("typed", "later", "nobody")[n % 3], args=(n,)) for n in range(60)]
+        ids += [worker.job("odd", {"way": way}, keep_result=keep) for way in ways for keep in (True, False)]
         replies = [worker.reply(id) | {"took": 0} for id in ids]
         found.append([reply | ({"delay": 0} if "delay" in reply else {}) for reply in replies])
     assert found[0] == found[1]

@@ -1,6 +1,6 @@
 """Imports point one way. This walks every import statement of every module, also those inside functions and in Cython.
 
-errors job retry config <- codec descendants fastpath fence logs protocol <- storage <- cluster <- app
+errors job retry config <- codec descendants fastpath fence job_messages logs protocol <- storage <- cluster <- app
 <- master|worker|web|faktory <- inline <- cli|testing
 """
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 
 LAYERS = [
     {"errors", "job", "retry", "config", "early", "failpoints"},
-    {"codec", "delays", "descendants", "fence", "host_limits", "logs", "printing", "protocol"}
+    {"codec", "delays", "descendants", "fence", "host_limits", "job_messages", "logs", "printing", "protocol"}
     | {"fastpath", "_fastpath", "_fastpath_py", "_native", "_reference"},
     {"storage"},
     {"cluster"},

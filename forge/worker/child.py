@@ -35,8 +35,9 @@ from forge.delays import by_default, called
 from forge.descendants import left_running
 from forge.fence import Deadlines
 from forge.job import Cancelled, Claim, Ending, Failed, Released
+from forge.job_messages import reply_frame
 from forge.logs import current_job, write_stacks
-from forge.protocol import MAX_LINE, MOST_UNANSWERED, line_of, reply_line, within_limit
+from forge.protocol import MAX_LINE, MOST_UNANSWERED, ToWorker, frame_of, within_limit
 from forge.retry import Backoff
 from forge.worker import output
 from forge.worker.asking import MasterLink
@@ -124,14 +125,14 @@ class Worker:
 
     def run(self) -> None:
         """Serve until the master says drain or is gone. `StartFailed` if it could not begin."""
-        Opening.keep = KEEP_CONNECTIONS
+        Opening.keep_for(KEEP_CONNECTIONS)
         self._catch_signals()
         follow(self._runner.running)
         self._title()
         self._reading.start()
         self._start_hooks()
         self._plain = _plain(self.handlers)
-        self._send(line_of(hello=os.getpid(), capacity=self._capacity))
+        self._send(frame_of({"hello": os.getpid(), "capacity": self._capacity}))
         self._context.run(self._runner.serve)
         self._stop_hooks()
         self.flush()
@@ -183,7 +184,7 @@ class Worker:
         """Tell whoever has started this worker, in one line; the answer is that line."""
         why = " ".join(f"{_named(hook)} failed: {message_of(error)}".split())
         with contextlib.suppress(OSError):  # it is gone
-            self._send(line_of(say="failed", why=why))
+            self._send(frame_of({"say": "failed", "why": why}))
         return why
 
     def _call(self, hook: Callable[[], Any]) -> None:
@@ -245,12 +246,12 @@ class Worker:
 
     def _reply(self, ending: Ending, seconds: float, now: float) -> None:
         try:
-            line = reply_line(ending, seconds)
+            line = reply_frame(ending, seconds)
             words = f"the reply has {len(line):,} bytes with result, jobs and traceback; the limit is {MAX_LINE:,}"
         except Exception as e:  # noqa: BLE001 (whatever is in it: this job fails, the others of this worker go on)
             line, words = b"", f"the reply cannot be written: {message_of(e)}"
         if not 0 < len(line) <= MAX_LINE:
-            line = reply_line(Ending(ending.claim, Failed(words), by_default(ending.claim.attempt)), seconds)
+            line = reply_frame(Ending(ending.claim, Failed(words), by_default(ending.claim.attempt)), seconds)
         with self._lock:
             self._replied += 1
             self.replies.append(line)
@@ -289,7 +290,7 @@ class Worker:
     def _leave(self, why: str) -> None:
         """Start no more, and wait to be told to go."""
         self.closed = True
-        self._send(line_of(say="leaving", why=why))
+        self._send(frame_of({"say": "leaving", "why": why}))
         self._recall()
 
     def _title(self, ctx: Context | None = None) -> None:
@@ -350,11 +351,11 @@ class Worker:
                 if longest not in self._runner.running():  # it has ended meanwhile, and had no title to take away
                     self._title()
 
-    def _obey(self, message: dict[str, Any]) -> None:
+    def _obey(self, message: ToWorker) -> None:
         if "answer" in message:
             self.link.answered(message)
             return
-        match message.get("do"):
+        match message["do"]:
             case "recall":
                 self._recall()
             case "drain":
@@ -362,10 +363,9 @@ class Worker:
                 self._recall()
                 self._runner.finish()
             case "stopping":
-                self.link.stopping = True
+                self.link.pod_stops()
             case "cancel":
-                why = Why(message.get("why") or "cancelled by user", message.get("ends") or "cancelled")
-                self._cancel(UUID(message["id"]), why)
+                self._cancel(UUID(message["id"]), Why(message["why"], message["ends"]))
             case "interrupt":
                 if (ctx := self._find(UUID(message["id"]))) is not None:
                     self._interrupt(ctx)
@@ -432,7 +432,7 @@ class Worker:
         def tell() -> None:
             with contextlib.suppress(Exception):  # then there is nothing to tell; if the handler ends, that is said
                 if (seconds := called(backoff, ctx.attempt)) is not None:
-                    self._send(line_of(say="delay", id=ctx.id.hex, seconds=seconds))
+                    self._send(frame_of({"say": "delay", "id": ctx.id.hex, "seconds": seconds}))
 
         threading.Thread(target=tell, name="backoff", daemon=True).start()
 

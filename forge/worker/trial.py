@@ -21,7 +21,7 @@ import orjson
 from forge.config.model import QueueConfig
 from forge.descendants import how_it_ended
 from forge.errors import StartError
-from forge.protocol import FrameSplitter, ProtocolError, channel_pair, order_line
+from forge.protocol import FrameSplitter, ProtocolError, channel_pair, frame_of
 
 __all__ = ["Kind", "Tried", "conclude", "one_of_each", "watch"]
 
@@ -51,7 +51,12 @@ class Tried:
         self.reason: str | None = None  # why it failed, the first there was
         self.over = False
         self.mute = False  # it says no more
-        self._lines = FrameSplitter()
+        self._frames = FrameSplitter()
+
+    def forked(self, pid: int) -> None:
+        """It is this process, which has its own copy of the other end of the channel."""
+        self.pid = pid
+        self.theirs.close()
 
     def hear(self) -> None:
         """What it has said so far."""
@@ -59,7 +64,7 @@ class Tried:
             while not self.mute:
                 data = self.channel.recv(65536, socket.MSG_DONTWAIT)
                 self.mute = not data
-                for line in self._lines.feed(data):
+                for line in self._frames.feed(data):
                     self._said(orjson.loads(line))
         except OSError:
             pass  # nothing more now
@@ -72,7 +77,7 @@ class Tried:
             raise ProtocolError("no JSON object")
         if "hello" in message:
             self.ready = True
-            self.channel.sendall(order_line("drain"))
+            self.channel.sendall(frame_of({"do": "drain"}))
         elif message.get("say") == "failed":
             self._failed(str(message.get("why"))[:SAID])
 

@@ -15,8 +15,8 @@ import pytest
 
 from forge.fence import Fence
 from forge.job import Claim
-from forge.protocol import FrameSplitter, job_line, order_line
-from tests.worker.conftest import Driven
+from forge.protocol import FrameSplitter
+from tests.worker.conftest import Driven, job_line, order_line
 from tests.worker.test_inline import claim
 
 pytestmark = pytest.mark.impl_free
@@ -53,7 +53,7 @@ class Zygote:
 
     def fork(self, label: str, *, alone: bool = False) -> Driven:
         ours, theirs = socket.socketpair()
-        line = order_line("fork", label=label, serial=1, alone=alone)
+        line = order_line("fork", label=label, serial=1, alone=alone, output=False)
         socket.send_fds(self.control, [line], [theirs.fileno()])
         theirs.close()
         said = self.next()

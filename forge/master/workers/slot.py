@@ -15,7 +15,7 @@ from forge.job import Claim, Done, Ending
 from forge.master.queues.job_pace import LONG
 from forge.master.queues.long_kinds import long_ones
 from forge.master.workers.zygote_process import ZygoteProcess
-from forge.protocol import ProtocolError, order_line, within_limit
+from forge.protocol import Ends, ProtocolError, frame_of, within_limit
 
 __all__ = ["Held", "Slot", "Stop"]
 
@@ -51,8 +51,8 @@ class Stop:
         self.delay = seconds
 
     @property
-    def ends(self) -> str:
-        """What the job ends as, see `forge.protocol`."""
+    def ends(self) -> Ends:
+        """What the job ends as, unless it is done."""
         return "released" if self.leaving else "failed" if self.failed else "cancelled"
 
 
@@ -143,13 +143,13 @@ class Slot:
         """Ask for what has not started, and to leave after what has."""
         if not self.draining and self.channel is not None:
             self.draining, self.drained_at = True, time.monotonic()
-            self._out.append(order_line("drain"))
+            self._out.append(frame_of({"do": "drain"}))
 
     def recall(self, *, again: bool = False) -> None:
         """Ask for what has not started, once for each job that others wait behind, unless `again`."""
         if again or not self.recalled:
             self.recalled = True
-            self.say(order_line("recall"))
+            self.say(frame_of({"do": "recall"}))
 
     def retire(self) -> None:
         """When its process has ended what it runs, it goes, and the slot with it."""

@@ -17,7 +17,7 @@ from forge.errors import ConfigError, ExitCode, ForgeError
 from forge.fence import Fence
 from forge.host_limits import explain, files_at_start
 from forge.master.message_checks import zygote_message
-from forge.protocol import FrameSplitter, ProtocolError, channel_pair, order_line
+from forge.protocol import FrameSplitter, ProtocolError, ToZygote, channel_pair, frame_of
 from forge.storage.schedules import NewSchedule
 
 __all__ = ["Trial", "ZygoteProcess"]
@@ -150,8 +150,9 @@ class ZygoteProcess:
         zygote tells `{"forked": label, "serial": …, "pid": …}`, with an `error` and no pid if it could not. `output`
         are its stdout and stderr, which are the zygote's from here on; else it has the zygote's own."""
         ours, theirs = channel_pair()
-        line = order_line("fork", label=label, serial=serial, alone=alone, output=output is not None)
-        self._order(line, [theirs.detach(), *(output or ())])
+        piped = output is not None
+        order: ToZygote = {"do": "fork", "label": label, "serial": serial, "alone": alone, "output": piped}
+        self._order(order, [theirs.detach(), *(output or ())])
         return ours
 
     def exec(
@@ -159,7 +160,7 @@ class ZygoteProcess:
     ) -> None:
         """Ask for a program with these as stdin, stdout and stderr, which are the zygote's from here on. It tells
         `{"started": number, "pid": …}`, then `{"exited": pid, "status": …}` as of any child."""
-        self._order(order_line("exec", number=number, argv=argv, env=env, cwd=cwd), fds)
+        self._order({"do": "exec", "number": number, "argv": argv, "env": env, "cwd": cwd}, fds)
 
     def answers(self, now: float, within: float) -> bool:
         """Whether it has said anything since it was asked to, `within` seconds at most; asks, if it has.
@@ -173,12 +174,12 @@ class ZygoteProcess:
         late, self._overdue = late and self._overdue, late
         return not late
 
-    def tell(self, order: str) -> None:
+    def tell(self, order: Literal["retire", "stacks", "ping"]) -> None:
         """`retire`: no more forks, it leaves after its last child. `stacks`: it writes them to the log."""
-        self._order(order_line(order))
+        self._order({"do": order})
 
-    def _order(self, line: bytes, fds: Sequence[int] = ()) -> None:
-        self._orders.append((line, list(fds)))
+    def _order(self, order: ToZygote, fds: Sequence[int] = ()) -> None:
+        self._orders.append((frame_of(order), list(fds)))
         self.flush()
 
     @property

@@ -30,6 +30,7 @@ __all__ = [
     "ReplyStatus",
     "ToWorker",
     "ToZygote",
+    "TrialKind",
     "channel_of",
     "channel_pair",
     "frame_of",
@@ -171,6 +172,9 @@ Question = EnqueueQuestion | AcquireQuestion | DrainQuestion
 FromWorker = HelloMessage | ReplyMessage | ProgressMessage | DelayMessage | WordMessage | Question
 
 # -- from a master to its zygote -----------------------------------------------------------------------------------
+
+# Said at its start: it is ready only if a worker can start, or start and leave in order. Or nothing is tried.
+TrialKind = Literal["", "start", "stop"]
 
 
 @final

@@ -18,7 +18,7 @@ def burst(
     jobs: Any, plain: Any, port: Any, seat: Any, context: Any, current: Any, clock: Any, until: float, most: int
 ) -> int:
     """Run jobs of a worker's inbox here, one after another, and reply, as long as there are some and all is as usual.
-    What this leaves there is for `forge.worker.runners.Seat.one`, which takes more steps and can do everything.
+    What this leaves there is for `forge.worker.seats.Seat.one`, which takes more steps and can do everything.
 
     `plain` are the kinds it may run: (handler, app, function, takes_ctx, ctx_first). It begins no job at `until` on the
     `clock`, nor more than `most`. Each has a `context` of its own, which is the `current` one and the seat's while it

@@ -1,6 +1,6 @@
 """A worker: the process that runs handlers. It is forked from the zygote, so the modules are there already.
 
-The main thread is the handlers' (see `forge.worker.runners`), so that one may do there what only a main thread can.
+The main thread is the handlers' (see `forge.worker.seats`), so that one may do there what only a main thread can.
 Whoever reads the master's lines (see `forge.worker.reading`) takes in jobs, orders and answers. What has not started
 can be given back, and a handler told to stop, while handlers run. Replies are gathered while more work is waiting: a
 no-op job costs a send per hundred, a lone one is answered at once, and none waits for the end of a long job after it.
@@ -46,7 +46,8 @@ from forge.worker.losing import LOST, Losing
 from forge.worker.outcomes import can_be_awaited, message_of
 from forge.worker.reading import Reading
 from forge.worker.recycling import Recycling
-from forge.worker.runners import Seat, make_runner
+from forge.worker.runners import make_runner
+from forge.worker.seats import Seat
 from forge.worker.steps import whole
 from forge.worker.threads import follow
 
@@ -341,6 +342,8 @@ class Worker:
         return TICK
 
     def _tick(self) -> None:
+        """Do what is due by the clock: stop what may no longer run, send replies that have waited, and show in the
+        process title a job that takes long."""
         if (step := self._losing.step()) is not None:
             self._lose(step)
         self.flush()
@@ -383,7 +386,7 @@ class Worker:
         self._recall()
 
     def _take_in(self, claims: list[Claim | None]) -> None:
-        """And leave the list empty."""
+        """Add the jobs to the inbox, and clear `claims`."""
         self._received += len(claims)
         self._jobs.put(claims)
         claims.clear()

@@ -250,6 +250,7 @@ def _delay(handler: Handler, claim: Claim) -> tuple[float, str | None]:
 
 _OWN = (
     "forge/worker/steps.py",
+    "forge/worker/seats.py",
     "forge/worker/runners.py",
     "forge/worker/outcomes.py",
     "forge/_native/burst.pxi",

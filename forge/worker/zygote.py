@@ -36,7 +36,7 @@ from forge.descendants import adopt_orphans, end_all, kill_marked, mark, signal_
 from forge.errors import ForgeError, StartError
 from forge.fence import Deadlines, clock
 from forge.host_limits import explain
-from forge.protocol import ExecOrder, FrameSplitter, FromZygote, ToZygote, channel_of, channel_pair, frame_of
+from forge.protocol import ExecOrder, FrameSplitter, FromZygote, ToZygote, TrialKind, channel_of, channel_pair, frame_of
 from forge.retry import DEFAULT_BACKOFF, Backoff
 from forge.worker import output
 from forge.worker import trial as trials
@@ -83,7 +83,7 @@ class Zygote:
         os.umask(self._umask)
         self._retired = False
 
-    def run(self, config_path: str | None, flags: Mapping[str, str | None], trial: trials.Kind = "") -> None:
+    def run(self, config_path: str | None, flags: Mapping[str, str | None], trial: TrialKind = "") -> None:
         """Everything, from the imports on. With a trial, it is only ready if that has gone well."""
         _hold_signals()
         self._config = config.load(Path(config_path) if config_path else None, start=self._folder)
@@ -195,7 +195,7 @@ class Zygote:
 
         return self._child(lambda parent: _become_worker(parent, make, self._control))
 
-    def _try_workers(self, kind: trials.Kind) -> None:
+    def _try_workers(self, kind: TrialKind) -> None:
         """See `forge.worker.trial`; `StartError` if that fails. Nothing is left of it then."""
         tried: list[trials.Tried] = []
         for queue in trials.one_of_each(self._config.queues):

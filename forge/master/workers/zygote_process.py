@@ -17,14 +17,12 @@ from forge.errors import ConfigError, ExitCode, ForgeError
 from forge.fence import Fence
 from forge.host_limits import explain, files_at_start
 from forge.master.message_checks import zygote_message
-from forge.protocol import FrameSplitter, ProtocolError, ToZygote, channel_pair, frame_of
+from forge.protocol import FrameSplitter, ProtocolError, ToZygote, TrialKind, channel_pair, frame_of
 from forge.storage.schedules import NewSchedule
 
-__all__ = ["Trial", "ZygoteProcess"]
+__all__ = ["ZygoteProcess"]
 
 READY_WITHIN = 60.0  # seconds for the imports
-
-Trial = Literal["", "start", "stop"]
 
 
 class ZygoteProcess:
@@ -37,7 +35,7 @@ class ZygoteProcess:
         config_path: str | None,
         *,
         may_be_empty: bool = False,
-        trial: Trial = "",
+        trial: TrialKind = "",
         ready_within: float = 0.0,
         fence: Fence | None = None,
     ) -> None:
@@ -227,7 +225,9 @@ class ZygoteProcess:
             self.process.wait()
 
 
-def _start_zygote(config_path: str | None, fence: Fence, trial: Trial) -> tuple[subprocess.Popen[bytes], socket.socket]:
+def _start_zygote(
+    config_path: str | None, fence: Fence, trial: TrialKind
+) -> tuple[subprocess.Popen[bytes], socket.socket]:
     """The process, and our end of its channel."""
     ours, theirs = channel_pair()
     fds = [theirs.fileno(), fence.fd]

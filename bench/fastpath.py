@@ -164,8 +164,8 @@ def burst(n: int) -> Inputs:
 
     app = Forge("sqlite:///unused.db")
     plain = {"tasks.noop": (app.handler("tasks.noop")(noop), app, noop, True, False)}
-    crew = SimpleNamespace(early={}, closed=False, link=None, replies=[])
-    rest = plain, crew, SimpleNamespace(ctx=None), Context, current_job, time.monotonic, math.inf, n
+    port = SimpleNamespace(early={}, closed=False, link=None, replies=[])
+    rest = plain, port, SimpleNamespace(ctx=None), Context, current_job, time.monotonic, math.inf, n
     return [(deque(batch), *rest) for batch in batches(some_claims(n))]
 
 

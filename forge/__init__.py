@@ -74,7 +74,7 @@ from forge.storage.contract import Cancellation, Deletion
 from forge.storage.contract.schedules import CatchUp, Pause, Schedule
 
 if TYPE_CHECKING:
-    from forge.worker.inline import Summary, drain
+    from forge.inline import Summary, drain
 
     __version__: str
 
@@ -142,7 +142,7 @@ __all__ = [
 ]
 
 # Loaded when first asked for: a program that only enqueues runs no job.
-_LAZY = {"Summary": "forge.worker.inline", "drain": "forge.worker.inline"}
+_LAZY = {"Summary": "forge.inline", "drain": "forge.inline"}
 
 if not TYPE_CHECKING:  # to a type checker it would mean that every name is there
 

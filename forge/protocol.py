@@ -1,78 +1,39 @@
-"""The line protocol between a master and its workers: one JSON object per line, over a socket pair.
+"""What a master, its zygote and its workers say to each other: frames on a socket pair, each a JSON object in one line.
 
-To a worker: a job (`id`, `kind`, `payload`, `attempt` …), an order (`do`), or the answer to a question (`answer`).
-
-- `{"do": "drain"}`: give back what has not started, finish what has, and leave.
-- `{"do": "recall"}`: give back what has not started; more may come.
-- `{"do": "cancel", "id": …, "why": …, "ends": …}`: tell the handler to stop; unless it is done by then, its job ends
-  `cancelled`, `failed` (past its timeout) or `released` (the pod stops). `{"do": "interrupt", "id": …}`: raise in it.
-- `{"do": "stopping"}`: the pod stops; handlers may look whether it does.
-- `{"do": "stacks"}`: write the stacks of all threads to the log.
-- `{"do": "ping"}`, to a zygote alone: it answers `{"pong": true}`.
-- `{"answer": n, …}`: to the question with that number; `error` if it could not be answered.
-
-Back: `{"hello": pid, "capacity": n}` once: so many jobs run at the same time. Then one reply per job, in any order:
-`id`, `status` and what belongs to it (`written`: the job's end is in the database already; `delay`: seconds until a
-failed job is tried again, with `by_queue` unless its queue has a curve; `spare_result`: if the database refuses the
-result, the job is done without it). And in between:
-
-- `{"say": "progress", "id": …, "percent": …, "message": …}`
-- `{"say": "delay", "id": …, "seconds": …}`: what the task's own backoff says of a job that is past its timeout, for the
-  case that the worker has to be killed for it.
-- `{"say": "leaving", "why": …}`: send no more; what has not started comes back. It goes when it is told to drain.
-- `{"say": "failed", "why": …}`: a function of `on_worker_start` has, and it ends instead of saying hello; or, as it
-  leaves, one of `on_worker_stop`.
-- `{"ask": n, "for": "enqueue", "id": …, "jobs": […]}`: answered with `receipts`, one `[stored, id]` each.
-- `{"ask": n, "for": "acquire", "id": …, "scope": …, "tokens": …}`: answered with `granted`, or `retry_after` seconds.
-- `{"ask": n, "for": "drain", "scope": …}`: the budget's tokens are gone; answered with nothing.
-
-A payload is passed on as the text it was stored as.
+Every message there is stands here as a type: what it holds, who sends it and what it makes the other side do. Whoever
+sends one makes it of its type; workers and zygotes believe their master, and a master believes nobody (see
+`forge.master.message_checks`). How a job or an ending is put into one: `forge.job_messages`. Ids of jobs are 32
+hexadecimal digits.
 """
 
 from __future__ import annotations
 
 import socket
-from datetime import datetime
-from typing import Any
-from uuid import UUID
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NotRequired, TypedDict, final
 
 import orjson
 
-from forge import fastpath
-from forge.codec import MAX_DEPTH, as_seconds, as_text, check_job, clean_text
-from forge.errors import InvalidJob
-from forge.job import (
-    LARGEST_PAYLOAD,
-    Cancelled,
-    Claim,
-    Dead,
-    Done,
-    Ending,
-    Failed,
-    Line,
-    NewJob,
-    Outcome,
-    Released,
-    Snooze,
-    Throttled,
-    Written,
-)
+from forge.job import LARGEST_PAYLOAD
 
 __all__ = [
     "MAX_LINE",
     "MOST_UNANSWERED",
-    "Lines",
+    "AnswerMessage",
+    "Ends",
+    "ExecOrder",
+    "FrameSplitter",
+    "FromZygote",
     "ProtocolError",
+    "Question",
+    "ReplyMessage",
+    "ReplyStatus",
+    "ToWorker",
+    "ToZygote",
+    "TrialKind",
     "channel_of",
     "channel_pair",
-    "ending_of",
-    "job_line",
-    "line_of",
-    "new_job_of",
-    "order_line",
-    "record_of",
-    "reply_line",
-    "seconds_taken",
+    "frame_of",
     "within_limit",
 ]
 
@@ -83,20 +44,228 @@ MAX_LINE = LARGEST_PAYLOAD + 1024 * 1024
 # after them, can have been started.
 MOST_UNANSWERED = 500
 
-_STATUS: dict[type[Outcome], str] = {
-    Done: "ok",
-    Written: "written",
-    Failed: "error",
-    Dead: "dead",
-    Cancelled: "cancelled",
-    Throttled: "throttled",
-    Snooze: "snoozed",
-    Released: "released",
-}
-
 
 class ProtocolError(ValueError):
     """What a peer says is no message, or none that it may send: in which way. Whoever reads it ends the peer."""
+
+
+# -- from a master to a worker -------------------------------------------------------------------------------------
+# Jobs, which `fastpath.job_lines` writes and `fastpath.jobs_in` reads: `id`, `token`, `kind`, `queue`, `attempt`,
+# `max_attempts`, `timeout`, `keep`, `keyed`, and the `payload` as the text it was stored as. And:
+
+Ends = Literal["cancelled", "failed", "released"]  # how a job that is told to stop ends, unless it is done by then
+
+
+@final
+class WorkerOrder(TypedDict):
+    """`drain`: give back what has not started, finish what has, and leave. `recall`: give back what has not started;
+    more may come. `stopping`: the pod stops; handlers may look whether it does. `stacks`: write the stacks of all
+    threads to the log."""
+
+    do: Literal["drain", "recall", "stopping", "stacks"]
+
+
+@final
+class CancelOrder(TypedDict):
+    """Tell the handler of this job to stop."""
+
+    do: Literal["cancel"]
+    id: str
+    why: str
+    ends: Ends  # failed: it is past its timeout; released: the pod stops
+
+
+@final
+class InterruptOrder(TypedDict):
+    """Raise in the handler of this job, which was told to stop and has not."""
+
+    do: Literal["interrupt"]
+    id: str
+
+
+@final
+class AnswerMessage(TypedDict):
+    """To the question with this number; `error` alone if it could not be answered."""
+
+    answer: int
+    error: NotRequired[str]
+    receipts: NotRequired[list[tuple[bool, str]]]  # enqueue: whether each is new, and its id or that of the one before
+    granted: NotRequired[Literal[True]]  # acquire: the tokens were there,
+    retry_after: NotRequired[float]  # or seconds to wait before asking again
+
+
+ToWorker = WorkerOrder | CancelOrder | InterruptOrder | AnswerMessage
+
+# -- from a worker to its master -----------------------------------------------------------------------------------
+
+
+@final
+class HelloMessage(TypedDict):
+    """The first one, when it is ready for jobs."""
+
+    hello: int  # its pid
+    capacity: int  # jobs that it runs at the same time
+
+
+ReplyStatus = Literal["ok", "written", "error", "dead", "cancelled", "throttled", "snoozed", "released"]
+
+
+class ReplyMessage(TypedDict):
+    """A job has ended, in whatever order. The usual one, `ok` and nothing more, is written by `fastpath.done_line`."""
+
+    id: str
+    status: ReplyStatus
+    took: float  # seconds that the handler ran
+    result: NotRequired[Any]  # ok
+    spare_result: NotRequired[bool]  # ok: if the database refuses the result, the job is done without it
+    children: NotRequired[list[dict[str, Any]]]  # ok: jobs to be stored with it, see `forge.job_messages.record_of`
+    message: NotRequired[str | None]  # error, dead, cancelled, released
+    error_type: NotRequired[str]  # the class of what was raised
+    traceback: NotRequired[str]
+    retry_after: NotRequired[float | None]  # throttled: seconds
+    job_only: NotRequired[bool]  # throttled: the job, and not its queue
+    seconds: NotRequired[float]  # snoozed
+    delay: NotRequired[float]  # seconds until it is tried again,
+    by_queue: NotRequired[bool]  # unless its queue has a curve
+    give_up_after: NotRequired[float]  # released, of a kind that nobody knows: seconds until it is dead
+
+
+@final
+class ProgressMessage(TypedDict):
+    """How far a job is."""
+
+    say: Literal["progress"]
+    id: str
+    percent: float
+    message: str | None
+
+
+@final
+class DelayMessage(TypedDict):
+    """What the task's own backoff says of a job past its timeout, in case the worker has to be killed for it."""
+
+    say: Literal["delay"]
+    id: str
+    seconds: float
+
+
+@final
+class WordMessage(TypedDict):
+    """`leaving`: send no more; what has not started comes back, and it goes when it is told to drain. `failed`: a
+    function of `on_worker_start` has, and it ends instead of saying hello; or, as it leaves, one of `on_worker_stop`.
+    """
+
+    say: Literal["leaving", "failed"]
+    why: str
+
+
+# With a key that is a word of Python, these cannot be classes. Each is answered by an `AnswerMessage`.
+EnqueueQuestion = TypedDict(
+    "EnqueueQuestion", {"ask": int, "for": Literal["enqueue"], "id": str, "jobs": list[dict[str, Any]]}
+)
+AcquireQuestion = TypedDict(
+    "AcquireQuestion", {"ask": int, "for": Literal["acquire"], "id": str, "scope": str, "tokens": int}
+)
+DrainQuestion = TypedDict("DrainQuestion", {"ask": int, "for": Literal["drain"], "scope": str})  # its tokens are gone
+
+Question = EnqueueQuestion | AcquireQuestion | DrainQuestion
+FromWorker = HelloMessage | ReplyMessage | ProgressMessage | DelayMessage | WordMessage | Question
+
+# -- from a master to its zygote -----------------------------------------------------------------------------------
+
+# Said at its start: it is ready only if a worker can start, or start and leave in order. Or nothing is tried.
+TrialKind = Literal["", "start", "stop"]
+
+
+@final
+class ZygoteOrder(TypedDict):
+    """`retire`: no more forks; it leaves after its last child. `stacks`: write them to the log. `ping`: say pong."""
+
+    do: Literal["retire", "stacks", "ping"]
+
+
+@final
+class ForkOrder(TypedDict):
+    """Fork a worker. Its end of a channel comes along as a descriptor, and with `output` its stdout and stderr."""
+
+    do: Literal["fork"]
+    label: str  # queue/number
+    serial: int  # of the process in that slot: the answer has it too
+    alone: bool  # it runs one job at a time, whatever its queue says
+    output: bool
+
+
+@final
+class ExecOrder(TypedDict):
+    """Start a program. Its stdin, stdout and stderr come along as descriptors."""
+
+    do: Literal["exec"]
+    number: int  # the answer has it too
+    argv: Sequence[str]
+    env: Mapping[str, str | None]  # changes to the zygote's own; None takes a variable away
+    cwd: str
+
+
+ToZygote = ZygoteOrder | ForkOrder | ExecOrder
+
+# -- from a zygote to its master -----------------------------------------------------------------------------------
+
+
+class ReadyMessage(TypedDict):
+    """The modules are imported, and workers can be forked."""
+
+    ready: Literal[True]
+    kinds: dict[str, dict[str, Any]]  # that it has handlers for; of each its `curve`, `base`, `cap`, or `builtin`
+    schedules: list[dict[str, Any]]  # see `NewSchedule.as_message`
+    unsafe: list[str]  # what the modules left running that does not survive a fork, a sentence each
+    remarks: list[str]  # what else is to be logged
+
+
+class NotReadyMessage(TypedDict):
+    """Instead of that: why not, in one line, and the exit code that the master should have."""
+
+    failed: str
+    code: int
+
+
+class ForkedMessage(TypedDict):
+    """The answer to `ForkOrder`."""
+
+    forked: str  # its label
+    serial: int
+    pid: int  # 0: there is none, and `error` says why
+    error: str | None
+
+
+class StartedMessage(TypedDict):
+    """The answer to `ExecOrder`."""
+
+    started: int  # its number
+    pid: int  # 0: there is none, and `error` says why
+    error: str | None
+
+
+class ExitedMessage(TypedDict):
+    """A worker or program has ended."""
+
+    exited: int  # its pid
+    status: int  # its exit code, or minus the signal
+
+
+class PongMessage(TypedDict):
+    """The answer to `ping`."""
+
+    pong: Literal[True]
+
+
+FromZygote = ReadyMessage | NotReadyMessage | ForkedMessage | StartedMessage | ExitedMessage | PongMessage
+
+# -- frames --------------------------------------------------------------------------------------------------------
+
+
+def frame_of(message: ToWorker | FromWorker | ToZygote | FromZygote) -> bytes:
+    """A message as its line."""
+    return orjson.dumps(message) + b"\n"
 
 
 def within_limit(rest: bytes) -> bytes:
@@ -121,177 +290,14 @@ def channel_of(fd: int) -> socket.socket:
     return channel
 
 
-class Lines:
-    """Bytes as they come, cut into lines."""
+class FrameSplitter:
+    """Bytes as they come, cut into frames."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The lines that are complete now."""
+        """The frames that are complete now, without their ends."""
         *lines, rest = (self._rest + data).split(b"\n")
         self._rest = within_limit(rest)
         return lines
-
-
-def job_line(claim: Claim) -> bytes:
-    """A claimed job for a worker."""
-    return fastpath.job_lines([claim], {}, 0.0)
-
-
-def line_of(**message: Any) -> bytes:
-    """Any message as its line."""
-    return orjson.dumps(message) + b"\n"
-
-
-def order_line(order: str, **details: Any) -> bytes:
-    """An order to a worker; see above."""
-    return line_of(do=order, **details)
-
-
-def record_of(job: NewJob) -> dict[str, Any]:
-    """A job to be enqueued, as a message carries it: what it does not say is as in `NewJob`."""
-    record: dict[str, Any] = {
-        name: value
-        for name, value in zip(NewJob._fields, job, strict=True)
-        if name not in NewJob._field_defaults or value != NewJob._field_defaults[name]
-    }
-    record["id"], record["payload"] = job.id.hex, orjson.Fragment(job.payload)
-    if job.line is not None:
-        record["line"] = list(job.line)
-    return record  # orjson writes tags as a list and a time as RFC 3339
-
-
-def new_job_of(record: dict[str, Any]) -> NewJob:
-    """The job in a message, if every field of it can be stored. `InvalidJob` if not, which may be a handler's mistake;
-    any other ValueError is a worker's that broke the protocol."""
-    try:
-        payload = record["payload"]
-        if not fastpath.check_json(payload, MAX_DEPTH, MAX_LINE):
-            raise InvalidJob("a payload that cannot be stored")
-        found = {**record, "id": _id_of(record), "payload": orjson.dumps(payload)}
-        if "run_at" in found:
-            found["run_at"] = datetime.fromisoformat(found["run_at"])
-        if "tags" in found:
-            found["tags"] = tuple(found["tags"])
-        if "line" in found:
-            found["line"] = Line(*found["line"])
-        return check_job(NewJob(**found))
-    except (KeyError, TypeError, AttributeError) as e:
-        raise ValueError(f"a job that is none: {as_text(e, 200)}") from None
-
-
-def _id_of(record: dict[str, Any]) -> UUID:
-    try:
-        return UUID(record["id"])
-    except ValueError:
-        raise InvalidJob(f"id must be a UUID, not {as_text(record['id'], 100)}") from None
-
-
-def reply_line(ending: Ending, seconds: float) -> bytes:
-    """How a job went, and how long its handler took."""
-    outcome = ending.outcome
-    if type(outcome) is Done and ending.result is None and not ending.children:
-        return fastpath.done_line(ending.claim.id, seconds)  # the usual
-    reply: dict[str, Any] = {"id": ending.claim.id.hex, "status": _STATUS[type(outcome)], "took": seconds}
-    match outcome:
-        case Done():
-            if ending.result is not None:
-                reply["result"] = orjson.Fragment(ending.result)
-                if outcome.spare_result:
-                    reply["spare_result"] = True
-        case Throttled():
-            reply["retry_after"], reply["job_only"] = outcome.retry_after, outcome.job_only
-        case Snooze():
-            reply["seconds"] = outcome.seconds
-        case Failed() | Dead() | Cancelled() | Released():
-            reply["message"] = outcome.message
-    if isinstance(outcome, Released) and outcome.give_up_after is not None:
-        reply["give_up_after"] = outcome.give_up_after
-    if ending.delay:
-        reply["delay"] = abs(ending.delay)
-    if ending.delay < 0:
-        reply["by_queue"] = True
-    if ending.children:
-        reply["children"] = [record_of(job) for job in ending.children]
-    if ending.traceback:
-        reply["traceback"] = ending.traceback
-    if outcome.error_type is not None:
-        reply["error_type"] = outcome.error_type
-    return orjson.dumps(reply) + b"\n"
-
-
-def ending_of(reply: dict[str, Any], claim: Claim) -> Ending:
-    """What a reply says of the claim it belongs to. Nothing in it is believed: a ValueError is a worker that broke the
-    protocol, and anything else that comes of it both storages take."""
-    message = _text(reply, "message")
-    outcome: Outcome
-    match reply.get("status"):
-        case "ok":
-            done = Done()
-            if _flag(reply, "spare_result"):
-                done.spare_result = True
-            return Ending(claim, done, result=_result(reply), children=_children(reply))
-        case "written":
-            outcome = Written()
-        case "error":
-            outcome = Failed(message or "worker reported error")
-        case "dead":
-            outcome = Dead(message or "dead")
-        case "cancelled":
-            outcome = Cancelled(message or "cancelled by user")
-        case "throttled":
-            outcome = Throttled(_seconds(reply, "retry_after"), _flag(reply, "job_only"))
-        case "snoozed":
-            if (seconds := _seconds(reply, "seconds")) is None:
-                raise ValueError("snoozed without seconds")
-            outcome = Snooze(seconds)
-        case "released":
-            outcome = Released(message, give_up_after=_seconds(reply, "give_up_after"))
-        case other:
-            raise ValueError(f"no such status: {as_text(other, 100)}")
-    if (error_type := _text(reply, "error_type")) is not None:
-        outcome.error_type = error_type
-    delay = _seconds(reply, "delay") or 0.0
-    return Ending(claim, outcome, -delay if _flag(reply, "by_queue") else delay, _text(reply, "traceback"))
-
-
-def seconds_taken(reply: dict[str, Any]) -> float:
-    """How long the handler took, as the worker says; a ValueError if that is no number of seconds."""
-    return _seconds(reply, "took") or 0.0
-
-
-def _seconds(reply: dict[str, Any], field: str) -> float | None:
-    value = reply.get(field)
-    if value is not None and as_seconds(value) is None:
-        raise ValueError(f"{field} is no number of seconds: {as_text(value, 100)}")
-    return as_seconds(value)
-
-
-def _text(reply: dict[str, Any], field: str) -> str | None:
-    value = reply.get(field)
-    if value is not None and not isinstance(value, str):
-        raise ValueError(f"{field} is no text: {as_text(value, 100)}")
-    return value and clean_text(value)
-
-
-def _flag(reply: dict[str, Any], field: str) -> bool:
-    value = reply.get(field, False)
-    if type(value) is not bool:
-        raise ValueError(f"{field} is neither true nor false: {as_text(value, 100)}")
-    return value
-
-
-def _result(reply: dict[str, Any]) -> bytes | None:
-    if "result" not in reply:
-        return None
-    if not fastpath.check_json(reply["result"], MAX_DEPTH, MAX_LINE):
-        raise ValueError("a result that cannot be stored")
-    return orjson.dumps(reply["result"])
-
-
-def _children(reply: dict[str, Any]) -> tuple[NewJob, ...]:
-    records = reply.get("children", ())
-    if type(records) not in (list, tuple):
-        raise ValueError("children that are no list")
-    return tuple([new_job_of(record) for record in records])

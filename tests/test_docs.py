@@ -117,7 +117,7 @@ def test_what_forge_init_writes_imports_what_is_public() -> None:
     [
         ("from forge import Forge, drain\nfrom forge.testing import advance", []),
         ("from forge import (\n    Forge,\n    config,\n)", ["forge.config"]),
-        ("from forge.worker.inline import drain", ["forge.worker.inline.drain"]),
+        ("from forge.inline import drain", ["forge.inline.drain"]),
         ("$ python -c 'from forge.app import Forge'", ["forge.app.Forge"]),
         ("import forge\nimport forge.storage", ["forge.storage"]),
         ("`handler.addFilter(forge.JobFields())`, `forge.current_job()`, `forge.toml`", []),

@@ -19,12 +19,13 @@ ROOT = Path(__file__).parent.parent
 
 LAYERS = [
     {"errors", "job", "retry", "config", "early", "failpoints"},
-    {"codec", "delays", "descendants", "fence", "host_limits", "logs", "printing", "protocol", "fastpath"}
-    | {"_fastpath", "_fastpath_py", "_native", "_reference"},  # what fastpath is made of
+    {"codec", "delays", "descendants", "fence", "host_limits", "job_messages", "logs", "printing", "protocol"}
+    | {"fastpath", "_fastpath", "_fastpath_py", "_native", "_reference"},  # what fastpath is made of
     {"storage"},
     {"cluster"},
     {"app", ""},  # "" is forge/__init__.py, the public face
     {"master", "worker", "web", "faktory"},
+    {"inline"},  # runs jobs without a master
     {"cli", "testing"},
 ]
 RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}
@@ -202,13 +203,14 @@ def test_the_order_is_as_contributors_are_told() -> None:
         ("storage/sqlite/wake.py", "from ...app.tasks import Task", "app is to the right of storage"),
         ("storage/sqlite/wake.py", "from ... import cli", "cli is to the right of storage"),
         ("storage/sqlite/wake.py", "importlib.import_module('forge.master')", "master is to the right of storage"),
-        ("app/client.py", "import forge.worker.inline", "worker is to the right of app"),
+        ("app/client.py", "import forge.worker.child", "worker is to the right of app"),
+        ("worker/child.py", "from forge.inline import drain", "inline is to the right of worker"),
         ("app/client.py", "if TYPE_CHECKING:\n    from forge.cli import main", "cli is to the right of app"),
         ("app/client.py", "import psycopg", "psycopg is loaded by storage only"),
         ("app/client.py", "try:\n    from django.db import x\nexcept ImportError: pass", "django is the user's"),
         ("storage/x.py", "import sqlalchemy.orm", "sqlalchemy is the user's"),
         ("__init__.py", "from forge.cli import main", "cli is to the right of forge itself"),
-        ("__init__.py", "from forge.worker.inline import drain", "worker is to the right of forge itself"),
+        ("__init__.py", "from forge.inline import drain", "worker is to the right of forge itself"),
         ("storage/x.py", "from forge.cluster.service import Service", "cluster is to the right of storage"),
         ("cluster/x.py", "from forge.app import Forge", "app is to the right of cluster"),
         ("cluster/x.py", "from forge.master.pod.log import log", "master is to the right of cluster"),
@@ -241,7 +243,7 @@ def test_a_wrong_import_is_found(tmp_path: Path, path: str, source: str, words: 
 @pytest.mark.parametrize(
     ("path", "source"),
     [
-        ("__init__.py", "if TYPE_CHECKING:\n    from forge.worker.inline import drain"),
+        ("__init__.py", "if TYPE_CHECKING:\n    from forge.inline import drain"),
         ("cli/x.py", "from forge import Forge, __version__\nimport forge\nimport forge.master"),
         ("app/x.py", "from forge.storage import Storage\ndef f():\n    import psycopg, django"),
         ("app/x.py", "if TYPE_CHECKING:\n    import asyncpg"),

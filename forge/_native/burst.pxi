@@ -12,17 +12,17 @@ cdef object DULL = frozenset((int, float, str, bool, bytes, list, tuple, dict)) 
 
 # 2.2x the twin (bench/fastpath.py). With what is read and written for it, a no-op job costs a worker 2.6 µs; by the
 # steps that can do everything it was 5.5. That each job has context variables of its own is less than 0.05 of it.
-def burst(jobs, plain, crew, seat, context, current, clock, until, most):
+def burst(jobs, plain, port, seat, context, current, clock, until, most):
     cdef unsigned char id_[16]
     cdef Py_ssize_t done = 0, left = most
     cdef double end = until, start, now
     cdef bint kept
     if type(plain) is not dict:
-        return twin.burst(jobs, plain, crew, seat, context, current, clock, until, most)
-    take, back, early, link = jobs.popleft, jobs.appendleft, crew.early, crew.link
+        return twin.burst(jobs, plain, port, seat, context, current, clock, until, most)
+    take, back, early, link = jobs.popleft, jobs.appendleft, port.early, port.link
     began = clock()
     start = began
-    while left > 0 and start < end and len(jobs) and not early and not crew.closed:
+    while left > 0 and start < end and len(jobs) and not early and not port.closed:
         claim = take()
         how = None
         if type(claim) is Claim and PyTuple_GET_SIZE(claim) == C_FIELDS:
@@ -64,7 +64,7 @@ def burst(jobs, plain, crew, seat, context, current, clock, until, most):
                 error is None and (returned is None or not kept and type(returned) in DULL)
                 and ctx._children is None and ctx._written is False and 0.0 <= now - start < 1e6
             ):
-                crew.replies.append(put_done(id_, now - start))
+                port.replies.append(put_done(id_, now - start))
                 done += 1
             else:
                 seat.ended(ctx, handler, began, returned, error)

@@ -15,18 +15,18 @@ _DULL = frozenset((int, float, str, bool, bytes, list, tuple, dict))
 
 
 def burst(
-    jobs: Any, plain: Any, crew: Any, seat: Any, context: Any, current: Any, clock: Any, until: float, most: int
+    jobs: Any, plain: Any, port: Any, seat: Any, context: Any, current: Any, clock: Any, until: float, most: int
 ) -> int:
-    """Run jobs of a worker's line here, one after another, and reply, as long as there are some and all is as usual.
-    What this leaves in the line is for `forge.worker.runners.Seat.one`, which takes more steps and can do everything.
+    """Run jobs of a worker's inbox here, one after another, and reply, as long as there are some and all is as usual.
+    What this leaves there is for `forge.worker.seats.Seat.one`, which takes more steps and can do everything.
 
     `plain` are the kinds it may run: (handler, app, function, takes_ctx, ctx_first). It begins no job at `until` on the
     `clock`, nor more than `most`. Each has a `context` of its own, which is the `current` one and the seat's while it
     runs, and a copy of this thread's context variables: what a handler sets there is gone after it. Done jobs are added
-    to `crew.replies`, and the answer is how many they are; what ends otherwise is given to `seat.ended`, with what the
+    to `port.replies`, and the answer is how many they are; what ends otherwise is given to `seat.ended`, with what the
     handler returned or raised."""
     done, began, left = 0, clock(), most
-    while left > 0 and began < until and not crew.early and not crew.closed:
+    while left > 0 and began < until and not port.early and not port.closed:
         try:
             claim = jobs.popleft()
         except IndexError:
@@ -36,14 +36,14 @@ def burst(
             jobs.appendleft(claim)
             break
         handler, app, fn, takes_ctx, ctx_first = how
-        ctx = context(claim, app, crew.link, began)
+        ctx = context(claim, app, port.link, began)
         own = copy_context()
         own.run(current.set, ctx)
         returned, error = own.run(_called, seat, ctx, claim, fn, takes_ctx, ctx_first)
         ended = clock()
         usual = error is None and (returned is None or (not claim.keep_result and type(returned) in _DULL))
         if usual and ctx._children is None and not ctx._written:
-            crew.replies.append(done_line(claim.id, ended - began))
+            port.replies.append(done_line(claim.id, ended - began))
             done += 1
         else:
             own.run(seat.ended, ctx, handler, began, returned, error)

@@ -34,6 +34,11 @@ class LazyStorage:
         self._lent = LazyStorage.lent_to_all  # a storage to work on instead of the configured one
         _all.add(self)
 
+    @classmethod
+    def keep_for(cls, seconds: float) -> None:
+        """From here on, in this process, an unused connection to a server is kept for so long."""
+        cls.keep = seconds
+
     @property
     def config(self) -> Config:
         """The settings in force, read once."""

@@ -12,8 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from forge import Failed, Forge, Snooze, Throttled
-from forge.worker.inline import Context
+from forge import Context, Failed, Forge, Snooze, Throttled
 from forge.worker.simulated import PLANS, perform
 
 __all__ = ["app"]

@@ -11,7 +11,8 @@ import orjson
 
 from forge.codec import check_name, clean_text
 from forge.errors import ExitCode
-from forge.protocol import MAX_LINE, ProtocolError, new_job_of
+from forge.job_messages import new_job_of
+from forge.protocol import MAX_LINE, ProtocolError
 from forge.retry import Curve
 from forge.storage.contract.schedules import CatchUp, NewSchedule, Source
 

@@ -5,9 +5,9 @@ Nothing here starts a process or a server. `forge.testing.plugin` offers the sam
 
 from __future__ import annotations
 
+from forge.inline import Summary
 from forge.testing.asserting import assert_enqueued, refute_enqueued
 from forge.testing.database import advance, temporary_database
 from forge.testing.running import drain, inline
-from forge.worker.inline import Summary
 
 __all__ = ["Summary", "advance", "assert_enqueued", "drain", "inline", "refute_enqueued", "temporary_database"]

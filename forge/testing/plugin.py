@@ -17,9 +17,9 @@ import pytest
 from forge import Forge, config
 from forge.app.lazy_storage import lend
 from forge.errors import ForgeError
+from forge.inline import Summary
 from forge.testing.database import open_for_test, url_in
 from forge.testing.running import drain
-from forge.worker.inline import Summary
 from forge.worker.modules import known_tasks
 
 __all__ = ["Drain", "forge_app", "forge_db", "forge_drain"]

@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
+from forge import inline as inline_runner
 from forge.app import Forge
 from forge.errors import UsageError
+from forge.inline import Summary
 from forge.job import Dead, Ending, Failed, Status
 from forge.testing.database import TemporaryStorage, clock_of, storage_of, temporary_database
-from forge.worker import inline as worker
-from forge.worker.inline import Summary
 
 __all__ = ["drain", "inline"]
 
@@ -95,7 +95,7 @@ def _drain(app: Forge, queues: Sequence[str] | None, later: bool, watch: _Watch)
     """Pass after pass, for a handler may have enqueued to a queue that the pass before did not know."""
     moved = False
     while True:
-        part = worker.drain(app, queues, on_job=watch)
+        part = inline_runner.drain(app, queues, on_job=watch)
         watch.add(part)
         if part.ran:
             moved = False

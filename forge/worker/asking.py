@@ -10,7 +10,8 @@ from uuid import UUID
 
 from forge.errors import ForgeError, InvalidJob
 from forge.job import Claim, Deduped, Enqueued, NewJob, Receipt
-from forge.protocol import MAX_LINE, line_of, record_of
+from forge.job_messages import record_of
+from forge.protocol import MAX_LINE, AnswerMessage, Question, frame_of
 
 __all__ = ["MasterLink"]
 
@@ -22,7 +23,7 @@ class MasterLink:
         self._send = send
         self.stopping = False
         self._numbers = itertools.count(1)
-        self._open: dict[int, tuple[Future[Any], Callable[[dict[str, Any]], Any]]] = {}
+        self._open: dict[int, tuple[Future[Any], Callable[[AnswerMessage], Any]]] = {}
 
     @property
     def waited_for(self) -> bool:
@@ -31,21 +32,33 @@ class MasterLink:
 
     def enqueue(self, claim: Claim, jobs: list[NewJob]) -> Future[list[Receipt]]:
         """See `Link`."""
-        return self._ask(_receipts, "enqueue", id=claim.id.hex, jobs=[record_of(job) for job in jobs])
+        number, records = next(self._numbers), [record_of(job) for job in jobs]
+        return self._ask(_receipts, {"ask": number, "for": "enqueue", "id": claim.id.hex, "jobs": records})
 
     def acquire(self, claim: Claim, scope: str, tokens: int) -> Future[float | None]:
         """See `Link`."""
-        return self._ask(_wait, "acquire", id=claim.id.hex, scope=scope, tokens=tokens)
+        question: Question = {
+            "ask": next(self._numbers),
+            "for": "acquire",
+            "id": claim.id.hex,
+            "scope": scope,
+            "tokens": tokens,
+        }
+        return self._ask(_wait, question)
 
     def drain(self, scope: str) -> Future[None]:
         """See `Link`."""
-        return self._ask(lambda _: None, "drain", scope=scope)
+        return self._ask(lambda _: None, {"ask": next(self._numbers), "for": "drain", "scope": scope})
 
     def progress(self, claim: Claim, percent: float, message: str | None) -> None:
         """See `Link`."""
-        self._send(line_of(say="progress", id=claim.id.hex, percent=percent, message=message))
+        self._send(frame_of({"say": "progress", "id": claim.id.hex, "percent": percent, "message": message}))
 
-    def answered(self, message: dict[str, Any]) -> None:
+    def pod_stops(self) -> None:
+        """From who reads: handlers that look see it from here on."""
+        self.stopping = True
+
+    def answered(self, message: AnswerMessage) -> None:
         """The master has answered."""
         future, read = self._open.pop(message["answer"])
         if "error" in message:
@@ -53,20 +66,19 @@ class MasterLink:
         else:
             future.set_result(read(message))
 
-    def _ask(self, read: Callable[[dict[str, Any]], Any], what: str, **details: Any) -> Future[Any]:
-        number = next(self._numbers)
-        line = line_of(ask=number, **{"for": what}, **details)
+    def _ask(self, read: Callable[[AnswerMessage], Any], question: Question) -> Future[Any]:
+        line = frame_of(question)
         if len(line) > MAX_LINE:
             raise InvalidJob(f"that is {len(line):,} bytes at once; the limit is {MAX_LINE:,}: do it in parts")
         future: Future[Any] = Future()
-        self._open[number] = future, read
+        self._open[question["ask"]] = future, read
         self._send(line)
         return future
 
 
-def _receipts(message: dict[str, Any]) -> list[Receipt]:
+def _receipts(message: AnswerMessage) -> list[Receipt]:
     return [Enqueued(UUID(id)) if stored else Deduped(UUID(id)) for stored, id in message["receipts"]]
 
 
-def _wait(message: dict[str, Any]) -> float | None:
+def _wait(message: AnswerMessage) -> float | None:
     return None if message.get("granted") else float(message["retry_after"])

@@ -1,6 +1,6 @@
 """A worker: the process that runs handlers. It is forked from the zygote, so the modules are there already.
 
-The main thread is the handlers' (see `forge.worker.runners`), so that one may do there what only a main thread can.
+The main thread is the handlers' (see `forge.worker.seats`), so that one may do there what only a main thread can.
 Whoever reads the master's lines (see `forge.worker.reading`) takes in jobs, orders and answers. What has not started
 can be given back, and a handler told to stop, while handlers run. Replies are gathered while more work is waiting: a
 no-op job costs a send per hundred, a lone one is answered at once, and none waits for the end of a long job after it.
@@ -35,17 +35,19 @@ from forge.delays import by_default, called
 from forge.descendants import left_running
 from forge.fence import Deadlines
 from forge.job import Cancelled, Claim, Ending, Failed, Released
+from forge.job_messages import reply_frame
 from forge.logs import current_job, write_stacks
-from forge.protocol import MAX_LINE, MOST_UNANSWERED, line_of, reply_line, within_limit
+from forge.protocol import MAX_LINE, MOST_UNANSWERED, ToWorker, frame_of, within_limit
 from forge.retry import Backoff
 from forge.worker import output
 from forge.worker.asking import MasterLink
-from forge.worker.line import Line
+from forge.worker.inbox import Inbox
 from forge.worker.losing import LOST, Losing
 from forge.worker.outcomes import can_be_awaited, message_of
 from forge.worker.reading import Reading
 from forge.worker.recycling import Recycling
-from forge.worker.runners import Seat, make_runner
+from forge.worker.runners import make_runner
+from forge.worker.seats import Seat
 from forge.worker.steps import whole
 from forge.worker.threads import follow
 
@@ -92,7 +94,7 @@ class Worker:
         self.link = MasterLink(self.say)
         self.early: dict[UUID, Why] = {}
         self.closed = False
-        self._jobs = Line()
+        self._jobs = Inbox()
         self._lock = threading.Lock()  # of what is written to the channel
         self.replies: list[bytes] = []
         self._received = self._replied = 0
@@ -124,14 +126,14 @@ class Worker:
 
     def run(self) -> None:
         """Serve until the master says drain or is gone. `StartFailed` if it could not begin."""
-        LazyStorage.keep = KEEP_CONNECTIONS
+        LazyStorage.keep_for(KEEP_CONNECTIONS)
         self._catch_signals()
         follow(self._runner.running)
         self._title()
         self._reading.start()
         self._start_hooks()
         self._plain = _plain(self.handlers)
-        self._send(line_of(hello=os.getpid(), capacity=self._capacity))
+        self._send(frame_of({"hello": os.getpid(), "capacity": self._capacity}))
         self._context.run(self._runner.serve)
         self._stop_hooks()
         self.flush()
@@ -183,7 +185,7 @@ class Worker:
         """Tell whoever has started this worker, in one line; the answer is that line."""
         why = " ".join(f"{_named(hook)} failed: {message_of(error)}".split())
         with contextlib.suppress(OSError):  # it is gone
-            self._send(line_of(say="failed", why=why))
+            self._send(frame_of({"say": "failed", "why": why}))
         return why
 
     def _call(self, hook: Callable[[], Any]) -> None:
@@ -245,12 +247,12 @@ class Worker:
 
     def _reply(self, ending: Ending, seconds: float, now: float) -> None:
         try:
-            line = reply_line(ending, seconds)
+            line = reply_frame(ending, seconds)
             words = f"the reply has {len(line):,} bytes with result, jobs and traceback; the limit is {MAX_LINE:,}"
         except Exception as e:  # noqa: BLE001 (whatever is in it: this job fails, the others of this worker go on)
             line, words = b"", f"the reply cannot be written: {message_of(e)}"
         if not 0 < len(line) <= MAX_LINE:
-            line = reply_line(Ending(ending.claim, Failed(words), by_default(ending.claim.attempt)), seconds)
+            line = reply_frame(Ending(ending.claim, Failed(words), by_default(ending.claim.attempt)), seconds)
         with self._lock:
             self._replied += 1
             self.replies.append(line)
@@ -289,7 +291,7 @@ class Worker:
     def _leave(self, why: str) -> None:
         """Start no more, and wait to be told to go."""
         self.closed = True
-        self._send(line_of(say="leaving", why=why))
+        self._send(frame_of({"say": "leaving", "why": why}))
         self._recall()
 
     def _title(self, ctx: Context | None = None) -> None:
@@ -340,6 +342,8 @@ class Worker:
         return TICK
 
     def _tick(self) -> None:
+        """Do what is due by the clock: stop what may no longer run, send replies that have waited, and show in the
+        process title a job that takes long."""
         if (step := self._losing.step()) is not None:
             self._lose(step)
         self.flush()
@@ -350,11 +354,11 @@ class Worker:
                 if longest not in self._runner.running():  # it has ended meanwhile, and had no title to take away
                     self._title()
 
-    def _obey(self, message: dict[str, Any]) -> None:
+    def _obey(self, message: ToWorker) -> None:
         if "answer" in message:
             self.link.answered(message)
             return
-        match message.get("do"):
+        match message["do"]:
             case "recall":
                 self._recall()
             case "drain":
@@ -362,10 +366,9 @@ class Worker:
                 self._recall()
                 self._runner.finish()
             case "stopping":
-                self.link.stopping = True
+                self.link.pod_stops()
             case "cancel":
-                why = Why(message.get("why") or "cancelled by user", message.get("ends") or "cancelled")
-                self._cancel(UUID(message["id"]), why)
+                self._cancel(UUID(message["id"]), Why(message["why"], message["ends"]))
             case "interrupt":
                 if (ctx := self._find(UUID(message["id"]))) is not None:
                     self._interrupt(ctx)
@@ -383,7 +386,7 @@ class Worker:
         self._recall()
 
     def _take_in(self, claims: list[Claim | None]) -> None:
-        """And leave the list empty."""
+        """Add the jobs to the inbox, and clear `claims`."""
         self._received += len(claims)
         self._jobs.put(claims)
         claims.clear()
@@ -432,7 +435,7 @@ class Worker:
         def tell() -> None:
             with contextlib.suppress(Exception):  # then there is nothing to tell; if the handler ends, that is said
                 if (seconds := called(backoff, ctx.attempt)) is not None:
-                    self._send(line_of(say="delay", id=ctx.id.hex, seconds=seconds))
+                    self._send(frame_of({"say": "delay", "id": ctx.id.hex, "seconds": seconds}))
 
         threading.Thread(target=tell, name="backoff", daemon=True).start()
 

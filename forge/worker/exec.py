@@ -6,7 +6,9 @@ import os
 import signal
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, NoReturn
+from typing import NoReturn
+
+from forge.protocol import ExecOrder
 
 __all__ = ["CANNOT_RUN", "become_program", "environment"]
 
@@ -19,21 +21,21 @@ def environment(base: Mapping[str, str], changes: Mapping[str, str | None]) -> d
     return {name: value for name, value in merged.items() if value is not None}
 
 
-def become_program(order: Mapping[str, Any], fds: list[int], base: Mapping[str, str]) -> NoReturn:
+def become_program(order: ExecOrder, fds: list[int], base: Mapping[str, str]) -> NoReturn:
     """Take the three descriptors as stdin, stdout and stderr, forget the zygote, and exec.
 
     What goes wrong is one line on the new stderr: the master knows it by its first words.
     """
-    argv: list[str] = order["argv"]
+    argv = list(order["argv"])
     try:
         os.setpgid(0, 0)  # what it starts can be killed with it
         for number, fd in enumerate(fds):
             os.dup2(fd, number)
         _close_the_rest()
         _default_signals()
-        if order.get("cwd"):
+        if order["cwd"]:
             os.chdir(order["cwd"])
-        os.execvpe(argv[0], argv, environment(base, order.get("env") or {}))
+        os.execvpe(argv[0], argv, environment(base, order["env"]))
     except BaseException as e:  # noqa: BLE001 (nothing may run on into the zygote's code)
         what = e.strerror if isinstance(e, OSError) and e.strerror else str(e)
         with suppress(OSError):

@@ -1,270 +1,24 @@
-"""The three kinds of worker: one job at a time in the main thread, several in threads, or many on an event loop.
-
-A seat is where one `def` handler at a time runs: the main thread, where a signal can interrupt it, or another, where an
-asynchronous exception can. Either way only the job that is meant is interrupted, never the one after it: a seat says
-which job it has, and gives that up before it goes on.
-"""
+"""The three kinds of worker: one job at a time in the main thread, several in threads, or many on an event loop."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
-import ctypes
-import os
-import signal
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, Protocol
-from uuid import UUID
 
-from forge.app.registry import Handler
-from forge.app.running.context import Context, Why
-from forge.app.running.link import Link
-from forge.errors import Interrupted
-from forge.job import Claim, Ending
-from forge.worker.outcomes import can_be_awaited
-from forge.worker.steps import aperform, concluded, perform, raised, unknown_kind
+from forge.app.running.context import Context
+from forge.job import Claim
+from forge.worker.seats import LoopSeat, MainSeat, ThreadSeat, WorkerPort, heed, to_its_end
+from forge.worker.steps import aperform
 
-__all__ = ["Crew", "Runner", "make_runner"]
+__all__ = ["JobRunner", "make_runner"]
 
 
-class Crew(Protocol):
-    """What a runner needs of its worker."""
-
-    handlers: Mapping[str, Handler]
-    give_up_after: float | None  # seconds, for jobs of a kind nobody knows
-    early: dict[UUID, Why]  # why jobs should stop that were on their way to their seat when the word came
-    closed: bool  # start no more
-    replies: list[bytes]  # that have not been sent
-
-    @property
-    def link(self) -> Link:
-        """What contexts ask."""
-        ...
-
-    def burst(self, seat: Seat) -> None:
-        """Run there what can be run the fast way."""
-        ...
-
-    def next(self) -> Claim | None:
-        """The next job; None: there will be no more."""
-        ...
-
-    def take(self) -> Claim | None:
-        """The next job that is there already."""
-        ...
-
-    def give_back(self, claim: Claim) -> None:
-        """It was not started."""
-        ...
-
-    def reply(self, ending: Ending, began: float, ctx: Context | None) -> None:
-        """It has ended."""
-        ...
-
-    def flush(self) -> None:
-        """Send what has been replied."""
-        ...
-
-    def hold_signals(self) -> None:
-        """In the main thread: make our signals mean what they should."""
-        ...
-
-
-class Seat:
-    """Where one job at a time runs, in the thread that calls `work`."""
-
-    def __init__(self, crew: Crew) -> None:
-        self._crew = crew
-        self.ctx: Context | None = None  # the job that runs, and may be interrupted
-        self._loop: asyncio.Runner | None = None  # kept from job to job, for `async def` handlers
-
-    def work(self) -> None:
-        """One job after another, until there will be no more."""
-        crew = self._crew
-        while (claim := crew.next()) is not None:
-            if crew.closed:
-                crew.give_back(claim)
-            else:
-                self.one(claim)
-
-    def one(self, claim: Claim) -> None:
-        """Run a job and reply."""
-        crew, began = self._crew, time.monotonic()
-        handler = crew.handlers.get(claim.kind)
-        if handler is None:
-            crew.reply(unknown_kind(claim, crew.give_up_after), began, None)
-            return
-        ctx = Context(claim, handler.app, crew.link, began)
-        crew.reply(self._seated(ctx, handler, lambda: perform(ctx, handler, self.run)), began, ctx)
-
-    def ended(self, ctx: Context, handler: Handler, began: float, returned: Any, error: BaseException | None) -> None:
-        """A job that was run the fast way has not ended as nearly all do."""
-
-        def end() -> Ending:
-            return concluded(ctx, handler, returned, error, self.run)
-
-        going_on = error is None and can_be_awaited(returned)
-        self._crew.reply(self._seated(ctx, handler, end) if going_on else end(), began, ctx)
-
-    def _seated(self, ctx: Context, handler: Handler, work: Callable[[], Ending]) -> Ending:
-        """The ending of a job that may be interrupted until then."""
-        ending: Ending | None = None
-        try:
-            try:
-                self.ctx = ctx
-                if self._crew.early:
-                    heed(self._crew, ctx)
-                ending = work()
-            finally:
-                self.settle()
-        except Interrupted as late:  # in the last moment, when the handler had ended
-            self.settle()
-            ending = ending or raised(ctx, handler, late)
-        return ending
-
-    def run(self, coroutine: Coroutine[Any, Any, Any], context: contextvars.Context | None = None) -> Any:
-        """Run a coroutine on the seat's own loop, in this context or in a copy of the one here."""
-        if self._loop is None or self._loop.get_loop().is_closed():  # `def` handlers can find it, and close it
-            self._loop = asyncio.Runner()
-        return to_its_end(self._loop.get_loop(), coroutine, context or contextvars.copy_context())
-
-    def close(self) -> None:
-        """End the loop, and what it still has to do."""
-        if self._loop is not None and not self._loop.get_loop().is_closed():
-            self._loop.close()
-
-    def settle(self) -> None:
-        """From here on the job cannot be interrupted any more."""
-        self.ctx = None
-
-    def interrupt(self, ctx: Context) -> None:
-        """From another thread: raise in the handler, if it is this job that runs."""
-        raise NotImplementedError
-
-
-class MainSeat(Seat):
-    """The main thread: SIGTERM, from the process to itself, whose handler raises."""
-
-    def __init__(self, crew: Crew, sending: Callable[[], bool]) -> None:
-        """`sending`: whether the main thread is in the middle of writing to the master, where nothing may be raised."""
-        super().__init__(crew)
-        self._sending = sending
-        self._meant: Context | None = None
-
-    def one(self, claim: Claim) -> None:
-        """And then, the fast way, as many as can be run so."""
-        self._crew.hold_signals()
-        super().one(claim)
-        self._crew.burst(self)
-
-    def interrupt(self, ctx: Context) -> None:
-        self._meant = ctx
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    @property
-    def waiting(self) -> bool:
-        """Whether the signal came at a time when nothing could be raised."""
-        return self._meant is not None
-
-    def on_signal(self) -> None:
-        """In the main thread, between two of its instructions."""
-        meant = self._meant
-        if meant is None or self._sending():
-            return
-        self._meant = None
-        if meant is self.ctx:
-            raise Interrupted(meant._why.text if meant._why is not None else "told to stop, and went on")
-
-
-class ThreadSeat(Seat):
-    """Any other thread: CPython raises in it when it next runs Python code."""
-
-    def __init__(self, crew: Crew) -> None:
-        super().__init__(crew)
-        self._lock = threading.Lock()
-        self._thread = 0
-        self._pending = False
-
-    def work(self) -> None:
-        try:
-            super().work()
-        finally:
-            self.close()
-
-    def one(self, claim: Claim) -> None:
-        self._thread = threading.get_ident()
-        super().one(claim)
-
-    def interrupt(self, ctx: Context) -> None:
-        with self._lock:
-            if self.ctx is ctx and not self._pending:
-                self._pending = True
-                _raise_in(self._thread, Interrupted)
-
-    def settle(self) -> None:
-        with self._lock:
-            self.ctx = None
-            if self._pending:
-                self._pending = False
-                _raise_in(self._thread, None)  # it may not have come to that
-
-
-class LoopSeat(ThreadSeat):
-    """A thread beside an event loop: what a handler leaves to be awaited, is awaited there."""
-
-    def __init__(self, crew: Crew, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(crew)
-        self._main_loop = loop
-
-    def run(self, coroutine: Coroutine[Any, Any, Any], context: contextvars.Context | None = None) -> Any:
-        future = (context or contextvars.copy_context()).run(
-            asyncio.run_coroutine_threadsafe, coroutine, self._main_loop
-        )
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()  # if it was this thread that was interrupted
-            raise
-
-
-def to_its_end(
-    loop: asyncio.AbstractEventLoop,
-    coroutine: Coroutine[Any, Any, Any],
-    context: contextvars.Context,
-    *,
-    shared: bool = False,
-) -> Any:
-    """Run a coroutine on this loop. Another task or callback that raises SystemExit would take it along: it goes on,
-    and whoever awaits that task hears of it all the same. If the loop is `shared`, it goes on if somebody stops it too.
-    """
-    task = loop.create_task(coroutine, context=context)
-    while True:
-        try:
-            return loop.run_until_complete(task)
-        except (SystemExit, KeyboardInterrupt):
-            if task.done():
-                raise
-        except RuntimeError:  # stopped
-            if task.done() or not shared or loop.is_closed():
-                raise
-
-
-def _raise_in(thread: int, error: type[BaseException] | None) -> None:
-    what = ctypes.py_object() if error is None else ctypes.py_object(error)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), what)
-
-
-def heed(crew: Crew, ctx: Context) -> None:
-    """A word to stop that came while the job was on its way here."""
-    why = crew.early.pop(ctx.id, None)
-    if why is not None:
-        ctx._stop(why)
-
-
-class Runner(Protocol):
+class JobRunner(Protocol):
     """One way to run jobs."""
 
     def serve(self) -> None:
@@ -272,7 +26,7 @@ class Runner(Protocol):
         ...
 
     def jobs_came(self) -> None:
-        """From the reading thread."""
+        """From the reading thread: there are jobs in the inbox."""
         ...
 
     def finish(self) -> None:
@@ -300,7 +54,7 @@ class SeatRunner:
     """Jobs in seats: the main one, or one in each of several threads."""
 
     def __init__(self, main: MainSeat, threads: list[ThreadSeat], end: Callable[[], None]) -> None:
-        """`end` makes one `Crew.next` answer None."""
+        """`end` makes one `WorkerPort.next` answer None."""
         self._main, self._threads, self._end = main, threads, end
 
     def serve(self) -> None:
@@ -342,8 +96,8 @@ class SeatRunner:
 class AsyncRunner:
     """Jobs as tasks of one event loop in the main thread; `def` handlers in threads."""
 
-    def __init__(self, crew: Crew, capacity: int) -> None:
-        self._crew, self._capacity = crew, capacity
+    def __init__(self, port: WorkerPort, capacity: int) -> None:
+        self._port, self._capacity = port, capacity
         self._runner = asyncio.Runner()
         self._loop = self._runner.get_loop()
         self._finished = asyncio.Event()
@@ -372,9 +126,9 @@ class AsyncRunner:
 
     def _start(self) -> None:
         """Start what has come, as far as there is room."""
-        while len(self._tasks) < self._capacity and (claim := self._crew.take()) is not None:
-            if self._crew.closed:
-                self._crew.give_back(claim)
+        while len(self._tasks) < self._capacity and (claim := self._port.take()) is not None:
+            if self._port.closed:
+                self._port.give_back(claim)
                 continue
             task = self._loop.create_task(self._one(claim), context=self._context.copy())
             self._tasks.add(task)
@@ -389,28 +143,28 @@ class AsyncRunner:
 
     def _flush(self) -> None:
         self._flushing = False
-        self._crew.flush()
+        self._port.flush()
 
     async def _one(self, claim: Claim) -> None:
-        handler = self._crew.handlers.get(claim.kind)
+        handler = self._port.handlers.get(claim.kind)
         if handler is None or not handler.is_async:
             await self._in_thread(claim)
             return
         began = time.monotonic()
-        ctx = Context(claim, handler.app, self._crew.link)
+        ctx = Context(claim, handler.app, self._port.link)
         self._awaited[ctx] = None
         try:
-            heed(self._crew, ctx)
+            heed(self._port, ctx)
             ending = await aperform(ctx, handler)
         finally:
             del self._awaited[ctx]
-        self._crew.reply(ending, began, ctx)
+        self._port.reply(ending, began, ctx)
 
     async def _in_thread(self, claim: Claim) -> None:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._capacity, "job")
         if not self._free:
-            seat = LoopSeat(self._crew, self._loop)
+            seat = LoopSeat(self._port, self._loop)
             self._seats.append(seat)
         else:
             seat = self._free.pop()
@@ -439,13 +193,13 @@ class AsyncRunner:
 def make_runner(
     kind: Literal["process", "threads", "async"],
     capacity: int,
-    crew: Crew,
+    port: WorkerPort,
     *,
     end: Callable[[], None],
     sending: Callable[[], bool],
-) -> tuple[Runner, MainSeat]:
+) -> tuple[JobRunner, MainSeat]:
     """The runner of a kind, and the seat in the main thread, which may be empty."""
-    main = MainSeat(crew, sending)
+    main = MainSeat(port, sending)
     if kind == "async":
-        return AsyncRunner(crew, capacity), main
-    return SeatRunner(main, [ThreadSeat(crew) for _ in range(capacity)] if kind == "threads" else [], end), main
+        return AsyncRunner(port, capacity), main
+    return SeatRunner(main, [ThreadSeat(port) for _ in range(capacity)] if kind == "threads" else [], end), main

@@ -14,21 +14,21 @@ from uuid import UUID
 
 from forge.job import Failed
 
-__all__ = ["PLANS", "Step", "draw", "perform"]
+__all__ = ["PLANS", "PlanStep", "draw", "perform"]
 
 
-class Step(NamedTuple):
+class PlanStep(NamedTuple):
     """One step of a plan."""
 
     milliseconds: int
     failure: float  # probability
 
 
-PLANS: dict[str, tuple[Step, ...]] = {
-    "send_email": (Step(50, 0), Step(50, 0.45), Step(50, 0)),
-    "resize_image": (Step(100, 0.25), Step(200, 0)),
-    "summarize_text": (Step(150, 0.15),),
-    "webhook_delivery": (Step(80, 0.35), Step(80, 0.15)),
+PLANS: dict[str, tuple[PlanStep, ...]] = {
+    "send_email": (PlanStep(50, 0), PlanStep(50, 0.45), PlanStep(50, 0)),
+    "resize_image": (PlanStep(100, 0.25), PlanStep(200, 0)),
+    "summarize_text": (PlanStep(150, 0.15),),
+    "webhook_delivery": (PlanStep(80, 0.35), PlanStep(80, 0.15)),
 }
 
 

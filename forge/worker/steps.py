@@ -1,7 +1,9 @@
-"""What running one job means, step by step: the same for a job that is called and for one that is awaited.
+"""Running one job, told once: `steps` is the list of what is done, in its order.
 
-Hooks, arguments, the call, and whatever came of it turned into an ending. `perform` and `aperform` differ in the call
-alone; each is written out, for a job that does nothing feels every layer (a generator that both drove cost it 1 µs).
+Three ways lead there. `perform` runs a job here, in the thread that calls it; `aperform` as a task of an event loop;
+and `resume` takes up a job whose handler was called by `fastpath.burst`. That one is a shortcut: for a handler that has
+no hooks and is not awaited it takes the first steps itself, and if nothing is left to be done but to say so (the job is
+done, without a result or jobs to be stored) the others too. tests/worker/test_burst.py compares it with the list.
 Nothing here raises: a job always ends.
 """
 
@@ -10,12 +12,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from contextvars import copy_context
-from types import MappingProxyType
+from functools import partial
 from typing import Any
-
-import orjson
 
 from forge import codec, delays
 from forge.app.registry import Handler
@@ -25,19 +25,21 @@ from forge.job import Claim, Done, Ending, Failed, Released, Written
 from forge.logs import current_job
 from forge.retry import Backoff
 from forge.worker import outcomes
+from forge.worker.job_state import JobState
 from forge.worker.outcomes import can_be_awaited
 
 __all__ = [
     "Run",
     "aperform",
-    "concluded",
     "perform",
     "raised",
+    "resume",
+    "steps",
     "unknown_kind",
     "whole",
 ]
 
-Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
+Call = Callable[[], Any]  # calls a handler
 Run = Callable[[Coroutine[Any, Any, Any]], Any]  # runs a coroutine to its end, in a context of its own
 
 _new_tuple = tuple.__new__
@@ -46,55 +48,94 @@ _random = random.SystemRandom()  # not Python's own, which a handler may seed
 _log = logging.getLogger("forge.worker")
 
 
-def perform(ctx: Context, handler: Handler, run: Run) -> Ending:
-    """Run the job here to its ending, in a context of its own: of the context variables that a handler sets, the next
-    job sees none. `run` is who runs a coroutine."""
-    return copy_context().run(_perform, ctx, handler, run)
+async def steps(ctx: Context, handler: Handler, call: Call, run: Run | None) -> Ending:
+    """Run a job to its ending, whatever happens.
 
-
-def _perform(ctx: Context, handler: Handler, run: Run) -> Ending:
+    `call` calls the handler. `run` runs a coroutine to its end; None: this is a task of an event loop, and awaits it
+    itself. With a `run` this never waits, so one `send` is enough to have it done.
+    """
     hooks = handler.app._hooks
-    current_job.set(ctx)
-    returned = None  # of a handler whose exception a hook swallowed
-    ending: Ending
+    returned = None  # so it stays for a handler whose exception a hook has swallowed
+    current_job.set(ctx)  # for what is logged and printed from here on
     try:
-        if handler.is_async:
-            ending = run(aperform(ctx, handler))
-            return ending
-        if not hooks.inside:
-            returned = _worked(ctx, _call(ctx, handler), run)
-        else:
-            with hooks.entered(ctx):
-                returned = _worked(ctx, _call(ctx, handler), run)
+        with hooks.entered(ctx):  # what is around the handler, and before it
+            returned = await _awaited(ctx, call) if run is None else _worked(ctx, call(), run)
         ending = _returned(ctx, handler, returned)
     except BaseException as error:  # noqa: BLE001 (a job is always finalized)
         ending = raised(ctx, handler, error)
     return _after(ctx, handler, ending) if hooks.after else ending
 
 
-def concluded(ctx: Context, handler: Handler, returned: Any, error: BaseException | None, run: Run) -> Ending:
-    """The ending of a job whose handler returned this, or raised that."""
-    if error is not None:
-        return raised(ctx, handler, error)
+def perform(ctx: Context, handler: Handler, run: Run) -> Ending:
+    """Run the job here to its ending, in a context of its own: of the context variables that a handler sets, the next
+    job sees none. `run` is who runs a coroutine."""
+    return copy_context().run(
+        _in_a_task if handler.is_async else _here, ctx, handler, partial(_call, ctx, handler), run
+    )
+
+
+def aperform(ctx: Context, handler: Handler) -> Coroutine[Any, Any, Ending]:
+    """The same for an `async def` handler, on the event loop that is there: to be awaited in a task of its own, which
+    has a context of its own. It can be told to stop by asyncio's means."""
+    return steps(ctx, handler, partial(_call, ctx, handler), None)
+
+
+def resume(ctx: Context, handler: Handler, returned: Any, error: BaseException | None, run: Run) -> Ending:
+    """Take the steps that follow the call, of a job whose handler was called: it returned this, or raised that."""
+    return _here(ctx, handler, partial(_came, returned, error), run)
+
+
+def _here(ctx: Context, handler: Handler, call: Call, run: Run) -> Ending:
+    running = steps(ctx, handler, call, run)
     try:
-        return _returned(ctx, handler, _worked(ctx, returned, run))
-    except BaseException as failed:  # noqa: BLE001 (a class that cannot be made, a result that cannot be kept)
-        return raised(ctx, handler, failed)
+        running.send(None)
+    except StopIteration as end:
+        ending: Ending = end.value
+        return ending
+    raise AssertionError("the steps of a job have waited for something")
 
 
-async def aperform(ctx: Context, handler: Handler) -> Ending:
-    """The same for an `async def` handler, within the job's timeout. It can be told to stop by asyncio's means. It runs
-    in a task of its own, which has a context of its own."""
+def _in_a_task(ctx: Context, handler: Handler, call: Call, run: Run) -> Ending:
     current_job.set(ctx)
-    returned = None
     try:
-        with handler.app._hooks.entered(ctx):
-            args, kwargs = _arguments(ctx, handler)
-            returned = await _awaited(ctx, handler.fn, args, kwargs)
-        ending = _returned(ctx, handler, returned)
-    except BaseException as error:  # noqa: BLE001 (the same)
-        ending = raised(ctx, handler, error)
-    return _after(ctx, handler, ending)
+        ending: Ending = run(steps(ctx, handler, call, None))
+    except BaseException as error:  # noqa: BLE001 (the thread was interrupted that runs the loop, or it cannot run)
+        return _after(ctx, handler, raised(ctx, handler, error))
+    return ending
+
+
+def _came(returned: Any, error: BaseException | None) -> Any:
+    """The call of a handler that was called before."""
+    if error is not None:
+        raise error
+    return returned
+
+
+def _call(ctx: Context, handler: Handler) -> Any:
+    """Read the arguments and call the handler."""
+    payload = codec.decode(ctx._claim.payload)
+    if handler.takes_ctx:
+        return handler.fn(ctx, payload)
+    args, kwargs = payload["args"], payload["kwargs"]
+    return handler.fn(ctx, *args, **kwargs) if handler.ctx_first else handler.fn(*args, **kwargs)
+
+
+def _worked(ctx: JobState, returned: Any, run: Run) -> Any:
+    """What a called handler returned, after what it left to be awaited."""
+    return run(_awaited(ctx, lambda: returned)) if can_be_awaited(returned) else returned
+
+
+async def _awaited(ctx: JobState, call: Call) -> Any:
+    """Call it and await what it returns, within what is left of the job's time."""
+    ctx._awaited_by(asyncio.current_task())
+    limit = asyncio.timeout(max(ctx.remaining, 0.0))
+    try:
+        async with limit:
+            return await whole(call())
+    except TimeoutError:
+        if limit.expired():
+            raise Failed(f"timeout after {ctx.timeout} s") from None
+        raise
 
 
 async def whole(value: Any) -> Any:
@@ -102,11 +143,6 @@ async def whole(value: Any) -> Any:
     while can_be_awaited(value):
         value = await value
     return value
-
-
-def _worked(ctx: Context, returned: Any, run: Run) -> Any:
-    """What a called handler returned, after what it left to be awaited."""
-    return run(_awaited(ctx, lambda: returned)) if can_be_awaited(returned) else returned
 
 
 def _after(ctx: Context, handler: Handler, ending: Ending) -> Ending:
@@ -121,37 +157,7 @@ def _after(ctx: Context, handler: Handler, ending: Ending) -> Ending:
     return ending._replace(outcome=outcomes.raised(ending.outcome))
 
 
-async def _awaited(
-    ctx: Context, fn: Callable[..., Any], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] = MappingProxyType({})
-) -> Any:
-    """Call it and await what it returns, within what is left of the job's time."""
-    ctx._awaited_by(asyncio.current_task())
-    limit = asyncio.timeout(max(ctx.remaining, 0.0))
-    try:
-        async with limit:
-            return await whole(fn(*args, **kwargs))
-    except TimeoutError:
-        if limit.expired():
-            raise Failed(f"timeout after {ctx.timeout} s") from None
-        raise
-
-
-def _call(ctx: Context, handler: Handler) -> Any:
-    if handler.takes_ctx:  # for the usual low-level handler as short as can be
-        return handler.fn(ctx, orjson.loads(ctx._claim.payload))
-    args, kwargs = _arguments(ctx, handler)
-    return handler.fn(*args, **kwargs)
-
-
-def _arguments(ctx: Context, handler: Handler) -> Arguments:
-    payload = codec.decode(ctx._claim.payload)
-    if handler.takes_ctx:
-        return (ctx, payload), {}
-    args, kwargs = payload["args"], payload["kwargs"]
-    return ((ctx, *args) if handler.ctx_first else args), kwargs
-
-
-def _returned(ctx: Context, handler: Handler, value: Any) -> Ending:
+def _returned(ctx: JobState, handler: Handler, value: Any) -> Ending:
     """A returned outcome, or its bare class, as it is; anything else is the result of a job that is done."""
     claim = ctx._claim
     if value is None and not ctx._written and not ctx._children:
@@ -162,7 +168,7 @@ def _returned(ctx: Context, handler: Handler, value: Any) -> Ending:
     return _done(ctx, handler, outcome)
 
 
-def _done(ctx: Context, handler: Handler, outcome: Done) -> Ending:
+def _done(ctx: JobState, handler: Handler, outcome: Done) -> Ending:
     claim = ctx._claim
     result = encode_result(claim, handler, outcome.result)
     if result is not None and handler.result_optional:
@@ -170,7 +176,7 @@ def _done(ctx: Context, handler: Handler, outcome: Done) -> Ending:
     return Ending(claim, outcome, result=result, children=outcomes.children(ctx._children or ()))
 
 
-def raised(ctx: Context, handler: Handler, error: BaseException) -> Ending:
+def raised(ctx: JobState, handler: Handler, error: BaseException) -> Ending:
     """The ending of a job whose handler, or what is around it, raised."""
     try:
         return _raised(ctx, handler, error)
@@ -179,7 +185,7 @@ def raised(ctx: Context, handler: Handler, error: BaseException) -> Ending:
         return Ending(ctx._claim, outcome, delays.by_default(ctx._claim.attempt))
 
 
-def _raised(ctx: Context, handler: Handler, error: BaseException) -> Ending:
+def _raised(ctx: JobState, handler: Handler, error: BaseException) -> Ending:
     outcome = outcomes.raised(error)
     if isinstance(outcome, Done) and not ctx._written:
         try:
@@ -191,7 +197,7 @@ def _raised(ctx: Context, handler: Handler, error: BaseException) -> Ending:
     return _settled(ctx, handler, Ending(ctx._claim, outcome, traceback=outcomes.traceback_of(error, _OWN)))
 
 
-def _settled(ctx: Context, handler: Handler, ending: Ending) -> Ending:
+def _settled(ctx: JobState, handler: Handler, ending: Ending) -> Ending:
     """What counts more than how the handler ended: that its transaction did, or that it was told to stop."""
     if ctx._written:
         if not isinstance(ending.outcome, Done):
@@ -239,6 +245,7 @@ def _delay(handler: Handler, claim: Claim) -> tuple[float, str | None]:
 
 _OWN = (
     "forge/worker/steps.py",
+    "forge/worker/seats.py",
     "forge/worker/runners.py",
     "forge/worker/outcomes.py",
     "forge/_native/burst.pxi",

@@ -14,19 +14,16 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Any
 
 import orjson
 
 from forge.config.model import QueueConfig
 from forge.descendants import how_it_ended
 from forge.errors import StartError
-from forge.protocol import Lines, ProtocolError, channel_pair, order_line
+from forge.protocol import FrameSplitter, ProtocolError, TrialKind, channel_pair, frame_of
 
-__all__ = ["Kind", "Tried", "conclude", "one_of_each", "watch"]
-
-# What makes a trial fail: a worker that cannot start, or also one that cannot leave in order. Or there is none.
-Kind = Literal["", "start", "stop"]
+__all__ = ["Tried", "conclude", "one_of_each", "watch"]
 
 LOOK_EVERY = 0.05  # seconds between looks whether one has ended
 SAID = 1000  # characters of a reason
@@ -51,15 +48,20 @@ class Tried:
         self.reason: str | None = None  # why it failed, the first there was
         self.over = False
         self.mute = False  # it says no more
-        self._lines = Lines()
+        self._frames = FrameSplitter()
+
+    def forked(self, pid: int) -> None:
+        """It is this process, which has its own copy of the other end of the channel."""
+        self.pid = pid
+        self.theirs.close()
 
     def hear(self) -> None:
-        """What it has said so far."""
+        """Read what it has said so far."""
         try:
             while not self.mute:
                 data = self.channel.recv(65536, socket.MSG_DONTWAIT)
                 self.mute = not data
-                for line in self._lines.feed(data):
+                for line in self._frames.feed(data):
                     self._said(orjson.loads(line))
         except OSError:
             pass  # nothing more now
@@ -72,7 +74,7 @@ class Tried:
             raise ProtocolError("no JSON object")
         if "hello" in message:
             self.ready = True
-            self.channel.sendall(order_line("drain"))
+            self.channel.sendall(frame_of({"do": "drain"}))
         elif message.get("say") == "failed":
             self._failed(str(message.get("why"))[:SAID])
 
@@ -84,7 +86,7 @@ class Tried:
                 kill(self.pid, signal.SIGKILL)
 
     def ended(self, status: int) -> None:
-        """It has, like this."""
+        """Its process has ended, with this exit code or minus this signal."""
         self.hear()
         self.over = True
         if status or not self.ready:
@@ -117,7 +119,7 @@ def watch(tried: Sequence[Tried], within: float, ended: Callable[[int], int | No
                 each.ended(status)
 
 
-def conclude(tried: Sequence[Tried], kind: Kind) -> None:
+def conclude(tried: Sequence[Tried], kind: TrialKind) -> None:
     """`StartError` if this kind of trial has failed."""
     for each in tried:
         if not each.ready:

@@ -36,7 +36,7 @@ from forge.descendants import adopt_orphans, end_all, kill_marked, mark, signal_
 from forge.errors import ForgeError, StartError
 from forge.fence import Deadlines, clock
 from forge.host_limits import explain
-from forge.protocol import Lines, channel_of, channel_pair
+from forge.protocol import ExecOrder, FrameSplitter, FromZygote, ToZygote, TrialKind, channel_of, channel_pair, frame_of
 from forge.retry import DEFAULT_BACKOFF, Backoff
 from forge.worker import output
 from forge.worker import trial as trials
@@ -83,7 +83,7 @@ class Zygote:
         os.umask(self._umask)
         self._retired = False
 
-    def run(self, config_path: str | None, flags: Mapping[str, str | None], trial: trials.Kind = "") -> None:
+    def run(self, config_path: str | None, flags: Mapping[str, str | None], trial: TrialKind = "") -> None:
         """Everything, from the imports on. With a trial, it is only ready if that has gone well."""
         _hold_signals()
         self._config = config.load(Path(config_path) if config_path else None, start=self._folder)
@@ -103,10 +103,10 @@ class Zygote:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         if trial:
             self._try_workers(trial)
-        told = [schedule.as_message() for schedule in schedules]
+        told, unsafe = [schedule.as_message() for schedule in schedules], self._audit.found
+        kinds = _described(self._known)
         # The master says what there is to say: a module may have turned off all logging here.
-        said = {"unsafe": self._audit.found, "remarks": remarks}
-        self._say(ready=True, kinds=_described(self._known), schedules=told, **said)
+        self._say({"ready": True, "kinds": kinds, "schedules": told, "unsafe": unsafe, "remarks": remarks})
         # The master's death is no longer the end at once: there is something to do then.
         if PARENT_GONE:
             signal.signal(PARENT_GONE, lambda *_: None)
@@ -120,7 +120,7 @@ class Zygote:
         selector = selectors.DefaultSelector()
         selector.register(self._control, selectors.EVENT_READ)
         selector.register(woken, selectors.EVENT_READ)
-        lines = Lines()
+        frames = FrameSplitter()
         fds: list[int] = []  # come with the first byte of their order, which may be longer than one read
         while not (self._retired and not self._children):
             if os.getppid() != self._parent:
@@ -133,8 +133,8 @@ class Zygote:
                 if not data:
                     self._leave_nobody_behind()
                 fds += came
-                for line in lines.feed(data):
-                    self._obey(orjson.loads(line), fds)
+                for frame in frames.feed(data):
+                    self._obey(orjson.loads(frame), fds)
             self._collect()
             self._fence()
 
@@ -151,25 +151,25 @@ class Zygote:
             for pid in self._children:
                 _kill_group(pid)
 
-    def _obey(self, order: dict[str, Any], fds: list[int]) -> None:
+    def _obey(self, order: ToZygote, fds: list[int]) -> None:
         if order["do"] == "retire":
             self._retired = True
         elif order["do"] == "fork":
-            mine, why = _taken(fds, 3 if order.get("output") else 1)
+            mine, why = _taken(fds, 3 if order["output"] else 1)
             if why is None:
                 self._fork(order["label"], order["serial"], mine, alone=order["alone"])
             else:
-                self._say(forked=order["label"], serial=order["serial"], pid=0, error=why)
+                self._say({"forked": order["label"], "serial": order["serial"], "pid": 0, "error": why})
         elif order["do"] == "exec":
             mine, why = _taken(fds, 3)
             if why is None:
                 self._exec(order, mine)
             else:
-                self._say(started=order["number"], pid=0, error=why)
+                self._say({"started": order["number"], "pid": 0, "error": why})
         elif order["do"] == "stacks":
             logs.write_stacks("the zygote")
         elif order["do"] == "ping":
-            self._say(pong=True)
+            self._say({"pong": True})
 
     def _fork(self, label: str, serial: int, fds: list[int], *, alone: bool) -> None:
         """A worker of the queue that the label names; `alone`: one that runs a single job at a time. Its descriptors
@@ -177,7 +177,7 @@ class Zygote:
         pid, why = self._start_worker(label, fds, alone=alone)
         for fd in fds:
             os.close(fd)
-        self._say(forked=label, serial=serial, pid=pid, error=why)
+        self._say({"forked": label, "serial": serial, "pid": pid, "error": why})
 
     def _start_worker(
         self, label: str, fds: list[int], *, alone: bool = False, unwanted: Sequence[socket.socket] = ()
@@ -195,16 +195,16 @@ class Zygote:
 
         return self._child(lambda parent: _become_worker(parent, make, self._control))
 
-    def _try_workers(self, kind: trials.Kind) -> None:
+    def _try_workers(self, kind: TrialKind) -> None:
         """See `forge.worker.trial`; `StartError` if that fails. Nothing is left of it then."""
         tried: list[trials.Tried] = []
         for queue in trials.one_of_each(self._config.queues):
             each = trials.Tried(queue)
             tried.append(each)
             unwanted = [one.channel for one in tried]
-            each.pid, why = self._start_worker(each.label, [each.theirs.fileno()], unwanted=unwanted)
-            each.theirs.close()
-            if not each.pid:
+            pid, why = self._start_worker(each.label, [each.theirs.fileno()], unwanted=unwanted)
+            each.forked(pid)
+            if not pid:
                 raise StartError(f"a worker of {queue} could not be forked: {why}")
         trials.watch(tried, self._config.ready_within, self._how_ended)
         kill_marked(lambda number: number != self._own_mark)  # what they had detached
@@ -216,7 +216,7 @@ class Zygote:
         del self._children[pid]
         return os.waitstatus_to_exitcode(ended[1])
 
-    def _exec(self, order: dict[str, Any], fds: list[int]) -> None:
+    def _exec(self, order: ExecOrder, fds: list[int]) -> None:
         """A child that becomes another program, in a group of its own; see `forge.worker.exec`."""
 
         def become(parent: int) -> NoReturn:
@@ -232,7 +232,7 @@ class Zygote:
                 os.setpgid(pid, pid)
         for fd in fds:
             os.close(fd)
-        self._say(started=order["number"], pid=pid, error=why)
+        self._say({"started": order["number"], "pid": pid, "error": why})
 
     def _child(self, become: Callable[[int], NoReturn]) -> tuple[int, str | None]:
         """A marked child in which `become` is called with the parent's pid: its pid, or 0 and why there is none."""
@@ -261,7 +261,7 @@ class Zygote:
                 any_ended = True
                 pid, status = ended
                 if self._children.pop(pid, None) is not None:
-                    self._say(exited=pid, status=os.waitstatus_to_exitcode(status))
+                    self._say({"exited": pid, "status": os.waitstatus_to_exitcode(status)})
         if any_ended:  # of those that are killed here too: then there may be more
             living = {self._own_mark, *self._children.values()}
             with suppress(OSError):  # no descriptor to look with: when the next one ends, then
@@ -274,8 +274,8 @@ class Zygote:
         end_all(LEAVE_WITHIN)
         os._exit(0)
 
-    def _say(self, **message: Any) -> None:
-        self._control.sendall(orjson.dumps(message) + b"\n")
+    def _say(self, message: FromZygote) -> None:
+        self._control.sendall(frame_of(message))
 
 
 def _taken(fds: list[int], count: int) -> tuple[list[int], str | None]:
@@ -401,7 +401,7 @@ def main() -> None:
     try:
         Zygote(control, parent, deadlines).run(path, {}, trial)
     except ForgeError as e:
-        control.sendall(orjson.dumps({"failed": str(e), "code": int(e.exit_code)}) + b"\n")
+        control.sendall(frame_of({"failed": str(e), "code": int(e.exit_code)}))
     except (BrokenPipeError, ConnectionResetError):
         pass
     finally:

@@ -10,7 +10,7 @@ import pytest
 from forge import Forge
 from forge.errors import InvalidJob
 from forge.job import Line, NewJob
-from forge.protocol import new_job_of, record_of
+from forge.job_messages import new_job_of, record_of
 from forge.storage.contract.schedules import NewSchedule
 
 from .recorder import Recorder

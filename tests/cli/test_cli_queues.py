@@ -6,7 +6,7 @@ import pytest
 
 from forge import Forge
 from forge.errors import ExitCode
-from forge.worker.inline import drain
+from forge.inline import drain
 from tests.cli.conftest import Shell
 
 pytestmark = pytest.mark.impl_free

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from forge import Dead, Forge, config, early
 from forge.cli import master
 from forge.errors import ExitCode, ForgeError
+from forge.inline import drain
 from forge.storage import open_storage
-from forge.worker.inline import drain
 from tests.cli.conftest import Shell
 from tests.master.conftest import eventually, making
 

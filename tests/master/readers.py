@@ -37,7 +37,7 @@ from forge.master.workers.requests import Requests
 from forge.master.workers.workers import Workers
 from forge.master.workers.zygote_process import ZygoteProcess
 from forge.master.workers.zygotes import Zygotes
-from forge.protocol import Lines, line_of
+from forge.protocol import FrameSplitter, frame_of
 
 WORKER = 4_000_001  # a pid that no process has here, being larger than the kernel gives out by default
 ZYGOTE = 4_000_002
@@ -197,7 +197,7 @@ class StubZygote(ZygoteProcess):
         self.process: Any = Gone(ZYGOTE)
         self.ready, self.gone, self.started_at = ready, False, time.monotonic()
         self.kinds, self.unsafe, self.schedules = {}, [], ()
-        self._may_be_empty, self._lines = True, Lines()
+        self._may_be_empty, self._lines = True, FrameSplitter()
         self._pids, self._orders = set(), deque()
         self._pinged_at, self._overdue = None, False
 
@@ -274,7 +274,7 @@ class WorkerRig:
         self.selector.register(ours, selectors.EVENT_READ)
         self.workers.heard(self.zygote, {"forked": self.slot.label, "serial": self.slot.serial, "pid": WORKER})
         if hello:
-            self.write(line_of(hello=WORKER, capacity=self.queue.settings.concurrency))
+            self.write(frame_of({"hello": WORKER, "capacity": self.queue.settings.concurrency}))
             assert self.slot.ready
         if jobs:
             self.slot.send(self.sent, time.monotonic())

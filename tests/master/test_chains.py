@@ -10,6 +10,7 @@ import pytest
 
 from forge.job import Claim, Done, Ending, Released, Status
 from forge.master.queues.chains import Chains
+from forge.master.queues.local_queue import MOST_BEHIND
 
 from .conftest import Project, eventually, making
 from .readers import claims
@@ -93,4 +94,5 @@ def test_short_jobs_of_a_key_keep_to_its_limit_while_workers_that_have_many_of_t
     eventually(lambda: statuses(short)[Status.IN_PROGRESS] > 4)  # two places for each of two keys
     killed = kill_workers([pod], random.Random(3), 15)
     eventually(lambda: all_done(short, len(jobs)), within=90)
-    check_guarded(short, killed, jobs)
+    # Who is killed has run some whose replies were not sent yet: those are run again.
+    check_guarded(short, killed * MOST_BEHIND, jobs)

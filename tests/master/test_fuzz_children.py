@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from forge.config.model import QueueConfig
 from forge.job import Line, NewJob
+from forge.job_messages import new_job_of, record_of
 from forge.master.message_checks import schedule
 from forge.master.workers import requests
-from forge.protocol import new_job_of, record_of
 from forge.storage.contract.schedules import NewSchedule
 
 from .readers import (

@@ -44,7 +44,7 @@ def held(path):
     except FileNotFoundError:
         return False
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: so others who look are not taken for its holder
         return False
     except BlockingIOError:
         return True

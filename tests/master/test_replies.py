@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from forge.job import Status
-from forge.protocol import ending_of, seconds_taken
+from forge.job_messages import ending_of, seconds_taken
 from tests.worker.test_inline import claim
 
 from .conftest import TASKS, Project, eventually

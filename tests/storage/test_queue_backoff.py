@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from forge import Backoff, Forge, Status
+from forge.inline import drain
 from forge.job import Failed, Released
 from forge.storage import Storage
 from forge.storage.contract import Incarnation
-from forge.worker.inline import drain
 
 from .helpers import age, claimed, during, end, one, plain_job, sql
 

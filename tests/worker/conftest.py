@@ -17,14 +17,30 @@ from uuid import UUID
 import orjson
 import pytest
 
-from forge import Context, Forge, logs
+from forge import Context, Forge, fastpath, logs
 from forge.config.model import LoggingConfig, QueueConfig
 from forge.job import Claim
-from forge.protocol import Lines, job_line, line_of, order_line
+from forge.protocol import FrameSplitter
 from forge.worker.child import StartFailed, Worker
 from tests.master.conftest import eventually
 
 PATIENCE = 30.0  # seconds; a bound, not a measure
+
+
+def job_line(claim: Claim) -> bytes:
+    """A claimed job for a worker, as a master sends it."""
+    return fastpath.job_lines([claim], {}, 0.0)
+
+
+def line_of(**message: Any) -> bytes:
+    """Any message as its line."""
+    return orjson.dumps(message) + b"\n"
+
+
+def order_line(order: str, **details: Any) -> bytes:
+    """An order of a master. A job is cancelled by its user if nothing else is said."""
+    given = {"why": "cancelled by user", "ends": "cancelled"} if order == "cancel" else {}
+    return line_of(do=order, **(given | details))
 
 
 class Driven:
@@ -33,7 +49,7 @@ class Driven:
     def __init__(self, label: str, channel: socket.socket, pid: int) -> None:
         self.label, self.channel, self.pid = label, channel, pid
         self.seen: list[dict[str, Any]] = []  # what it has said and nobody asked for yet
-        self._lines = Lines()
+        self._frames = FrameSplitter()
         self._numbers = itertools.count(1)
         self.status: int | None = None
 
@@ -68,7 +84,7 @@ class Driven:
             assert left > 0 and select.select([self.channel], [], [], left)[0], f"it did not say so, but: {self.seen}"
             data = self.channel.recv(1 << 16)
             assert data, f"it has gone; it said: {self.seen}"
-            came = [orjson.loads(line) for line in self._lines.feed(data)]
+            came = [orjson.loads(line) for line in self._frames.feed(data)]
             self.seen += came
             yield from came
 

@@ -32,14 +32,14 @@ class Picky(Failed):
 
 
 class Bench:
-    """A line, a crew and a seat to call `burst` with."""
+    """An inbox, a port and a seat to call `burst` with."""
 
     def __init__(self, impl: Any) -> None:
         self.impl = impl
         self.app = Forge("sqlite:///unused.db")
         self.jobs: deque[Any] = deque()
         self.plain: dict[str, Any] = {}
-        self.crew = SimpleNamespace(early={}, closed=False, link=object(), replies=[])
+        self.port = SimpleNamespace(early={}, closed=False, link=object(), replies=[])
         self.seat = SimpleNamespace(ctx=None, ended=self._ended)
         self.odd: list[tuple[Any, ...]] = []
 
@@ -58,13 +58,13 @@ class Bench:
 
     def run(self, *, until: float = math.inf, most: int = 100, clock: Callable[[], float] = time.monotonic) -> int:
         found: int = self.impl.burst(
-            self.jobs, self.plain, self.crew, self.seat, Context, current_job, clock, until, most
+            self.jobs, self.plain, self.port, self.seat, Context, current_job, clock, until, most
         )
         assert self.seat.ctx is None and current_job.get() is None
         return found
 
     def replied(self) -> list[tuple[int, str]]:
-        messages = [orjson.loads(line) for line in self.crew.replies]
+        messages = [orjson.loads(line) for line in self.port.replies]
         return [(int(message["id"], 16), message["status"]) for message in messages]
 
 
@@ -81,7 +81,7 @@ def test_jobs_are_run_in_order_each_with_its_context(bench: Bench) -> None:
 
     def look(ctx: Context, payload: Any) -> None:
         assert type(ctx) is Context and ctx is bench.seat.ctx is current_job.get()
-        assert ctx._app is bench.app and ctx._link is bench.crew.link and ctx.timeout == 60 and 59 < ctx.remaining <= 60
+        assert ctx._app is bench.app and ctx._link is bench.port.link and ctx.timeout == 60 and 59 < ctx.remaining <= 60
         ctx.anything = "it is an ordinary object"
         seen.append((ctx.id.int, payload))
 
@@ -170,9 +170,9 @@ def test_it_stops_before_what_it_cannot_run(bench: Bench) -> None:
 def test_it_begins_no_more_than_it_may(bench: Bench) -> None:
     def noop(ctx: Context, payload: Any) -> None:
         if payload == "close":
-            bench.crew.closed = True
+            bench.port.closed = True
         elif payload == "early":
-            bench.crew.early["somebody"] = Why("cancelled")
+            bench.port.early["somebody"] = Why("cancelled")
 
     bench.handler(noop)
     for n in range(10):
@@ -184,7 +184,7 @@ def test_it_begins_no_more_than_it_may(bench: Bench) -> None:
     assert bench.run(until=3.0, clock=lambda: 3.0) == 0
     assert bench.run() == 1, "closed"
     assert bench.run() == 0
-    bench.crew.closed = False
+    bench.port.closed = False
     assert bench.run() == 2, "somebody is to stop who may be next"
     assert len(bench.jobs) == 3 and bench.run() == 0
 
@@ -221,12 +221,36 @@ def test_a_worker_replies_as_it_does_without(
     async def later(n: int) -> int:
         return n
 
+    @app.handler("odd")
+    def odd(ctx: Context, payload: Any) -> Any:
+        match payload["way"]:
+            case "stops":
+                raise StopIteration(3)
+            case "exits":
+                raise SystemExit(3)
+            case "dead":
+                raise Done({"n": 1})
+            case "child":
+                ctx.enqueue("low", {"n": 1}, id=UUID(int=5))
+                return "with a child"
+            case "child of a failure":
+                ctx.enqueue("low", {"n": 1})
+                raise Failed("after a child")
+            case "generator":
+                return (n for n in range(3))
+            case "awaitable":
+                return later.fn(3)
+            case "unstorable":
+                return object()
+
+    ways = ["stops", "exits", "dead", "child", "child of a failure", "generator", "awaitable", "unstorable"]
     found = []
     for burst in (impl.burst, lambda *_: 0):
         monkeypatch.setattr(fastpath, "burst", burst)
         worker = drive(app)
         ids = [worker.job("low", {"n": n}, keep_result=n % 2 == 0) for n in range(300)]
         ids += [worker.job(("typed", "later", "nobody")[n % 3], args=(n,)) for n in range(60)]
+        ids += [worker.job("odd", {"way": way}, keep_result=keep) for way in ways for keep in (True, False)]
         replies = [worker.reply(id) | {"took": 0} for id in ids]
         found.append([reply | ({"delay": 0} if "delay" in reply else {}) for reply in replies])
     assert found[0] == found[1]

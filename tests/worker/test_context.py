@@ -15,7 +15,7 @@ import orjson
 import pytest
 
 from forge import Context, Failed, Forge, InvalidJob, Status, UsageError, current_job
-from forge.worker.inline import drain, execute
+from forge.inline import drain, execute
 from tests.worker.conftest import Drive
 from tests.worker.test_inline import claim
 from tests.worker.test_orders import KINDS

@@ -15,9 +15,9 @@ import pytest
 from forge import Context, Dead, Done, Failed, Forge, InvalidJob, Middleware, Throttled
 from forge.app.registry import Handler
 from forge.errors import ConfigError
+from forge.inline import drain, execute
 from forge.job import NewJob, Outcome
 from forge.worker.builtin import BUILTIN
-from forge.worker.inline import drain, execute
 from forge.worker.recycling import rss
 from tests.worker.conftest import Drive
 from tests.worker.test_inline import ID, claim

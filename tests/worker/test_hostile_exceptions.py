@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from forge import Context, Forge, Middleware
+from forge.inline import execute
 from forge.job import Failed
-from forge.worker.inline import execute
 from tests.worker.conftest import Drive, Gate
 from tests.worker.test_inline import claim, raises, run
 

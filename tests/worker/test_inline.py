@@ -14,8 +14,8 @@ import pytest
 from forge import Backoff, Cancelled, Dead, Done, Failed, Forge, Snooze, Status, Throttled
 from forge.app import Handler
 from forge.delays import UNKNOWN_KIND_PAUSE
+from forge.inline import Context, drain, execute
 from forge.job import Claim, Ending, Released
-from forge.worker.inline import Context, drain, execute
 
 ID = UUID("0198c0de-0000-7000-8000-000000000007")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from forge import Context, Forge
-from forge.worker.inline import execute
+from forge.inline import execute
 from tests.worker.test_inline import claim
 
 

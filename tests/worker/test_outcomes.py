@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from forge import Cancelled, Context, Dead, Done, Failed, Forge, Middleware, Snooze, Status, Throttled
 from forge.codec import UNREADABLE
+from forge.inline import execute
 from forge.job import LONGEST_DELAY, Ending, NewJob, Outcome, Released, Written
-from forge.protocol import ending_of, reply_line
+from forge.job_messages import ending_of, reply_frame
 from forge.storage import Storage
-from forge.worker.inline import execute
 from forge.worker.outcomes import MAX_MESSAGE, MAX_TRACEBACK
 from tests.storage.helpers import plain_job
 from tests.worker.conftest import Drive
@@ -161,7 +161,7 @@ def test_an_odd_outcome_is_made_one_that_everybody_takes(n: int, way: str) -> No
 def test_the_name_of_what_it_was_made_of_travels_with_it() -> None:
     for what, name in [(CardDeclined("x"), "CardDeclined"), (KeyError("x"), "KeyError"), (Failed("x"), None)]:
         ending = run(raises(what))
-        assert ending_of(orjson.loads(reply_line(ending, 0.1)), ending.claim).outcome.error_type == name
+        assert ending_of(orjson.loads(reply_frame(ending, 0.1)), ending.claim).outcome.error_type == name
 
 
 def test_a_delay_beyond_all_calendars_is_the_longest_there_is() -> None:
@@ -259,7 +259,7 @@ def test_a_good_follow_up_is_passed_on() -> None:
 
     ending = run(fn)
     assert ending.children == (job,)
-    assert ending_of(orjson.loads(reply_line(ending, 0.0)), ending.claim).children == (job,)
+    assert ending_of(orjson.loads(reply_frame(ending, 0.0)), ending.claim).children == (job,)
 
 
 def test_a_hook_that_changes_the_outcome_cannot_make_it_odd() -> None:
@@ -384,7 +384,7 @@ def values() -> st.SearchStrategy[Any]:
 
 def assert_passes_on(ending: Ending) -> Ending:
     """What the master reads is what the worker meant."""
-    line = reply_line(ending, 0.5)
+    line = reply_frame(ending, 0.5)
     assert line.count(b"\n") == 1
     got = ending_of(orjson.loads(line), ending.claim)
     assert type(got.outcome) is type(ending.outcome)

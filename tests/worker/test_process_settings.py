@@ -14,9 +14,8 @@ import pytest
 
 from forge.fastpath import uuid7
 from forge.job import Claim
-from forge.protocol import job_line, order_line
 from tests.master.conftest import eventually
-from tests.worker.conftest import Driven
+from tests.worker.conftest import Driven, job_line, order_line
 from tests.worker.test_inline import claim
 from tests.worker.test_zygote import Zygote, start  # noqa: F401 (a fixture)
 

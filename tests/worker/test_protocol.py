@@ -9,7 +9,8 @@ import pytest
 
 from forge import fastpath
 from forge.job import Claim, Done, Ending, Failed, NewJob, Released, Written
-from forge.protocol import ending_of, job_line, order_line, reply_line
+from forge.job_messages import ending_of, reply_frame
+from tests.worker.conftest import job_line, order_line
 from tests.worker.test_inline import ID, claim
 
 
@@ -35,7 +36,7 @@ def test_an_order_is_no_job() -> None:
 def test_a_master_reads_the_usual_reply_at_a_glance() -> None:
     given, other = claim("k"), claim("k")._replace(id=UUID(int=7))
     in_hand = {given.id.hex: (given, 1.0), other.id.hex: (other, 1.0)}
-    usual, failed = reply_line(Ending(given, Done()), 0.25), reply_line(Ending(other, Failed("no")), 1.0)
+    usual, failed = reply_frame(Ending(given, Done()), 0.25), reply_frame(Ending(other, Failed("no")), 1.0)
     done = Done()
     assert fastpath.answers(failed + usual + usual[:9], in_hand, done) == (
         [Ending(given, done)],
@@ -59,7 +60,7 @@ def test_a_master_reads_the_usual_reply_at_a_glance() -> None:
     ],
 )
 def test_an_ending_arrives_as_it_was_sent(ending: Ending) -> None:
-    reply = orjson.loads(reply_line(ending, 0.25))
+    reply = orjson.loads(reply_frame(ending, 0.25))
     assert reply["took"] == 0.25
     got = ending_of(reply, ending.claim)
     assert (type(got.outcome), got.outcome.__dict__) == (type(ending.outcome), ending.outcome.__dict__)

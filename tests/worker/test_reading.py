@@ -1,4 +1,4 @@
-"""Who reads in a worker, and the line in which jobs wait."""
+"""Who reads in a worker, and the inbox in which jobs wait."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 import pytest
 
 from forge.job import Claim
-from forge.worker.line import Line
+from forge.worker.inbox import Inbox
 from forge.worker.reading import Reading
 from tests.master.conftest import eventually
 
@@ -20,20 +20,20 @@ def job(number: int) -> Claim:
     return Claim(0, None, number, 1, "q", "k", b"", 1, 5, 60, False, False)  # type: ignore[arg-type]
 
 
-def test_jobs_leave_the_line_in_the_order_they_came_in() -> None:
-    line = Line()
-    line.put([job(1), job(2)])
-    line.put([job(3), None])
-    assert [line.popleft(), line.get(), line.get(), line.get()] == [job(1), job(2), job(3), None]
-    assert not line
+def test_jobs_leave_the_inbox_in_the_order_they_came_in() -> None:
+    inbox = Inbox()
+    inbox.put([job(1), job(2)])
+    inbox.put([job(3), None])
+    assert [inbox.popleft(), inbox.get(), inbox.get(), inbox.get()] == [job(1), job(2), job(3), None]
+    assert not inbox
 
 
 def test_many_threads_that_wait_get_every_job_once() -> None:
-    line, got = Line(), list[int]()
+    inbox, got = Inbox(), list[int]()
     lock = threading.Lock()
 
     def work() -> None:
-        while (claim := line.get()) is not None:
+        while (claim := inbox.get()) is not None:
             with lock:
                 got.append(claim.id)  # type: ignore[arg-type]  # a number here
 
@@ -41,10 +41,10 @@ def test_many_threads_that_wait_get_every_job_once() -> None:
     for thread in threads:
         thread.start()
     for at in range(0, 4000, 4):
-        line.put([job(at + i) for i in range(4)])
+        inbox.put([job(at + i) for i in range(4)])
         if at % 100 == 0:
             time.sleep(0.001)  # so that they come to wait, which nothing shows: the test holds whether they do or not
-    line.put([None] * len(threads))
+    inbox.put([None] * len(threads))
     for thread in threads:
         thread.join(30)
     assert sorted(got) == list(range(4000))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from forge import Context, Forge, Status
-from forge.worker.inline import drain
+from forge.inline import drain
 
 
 @pytest.fixture

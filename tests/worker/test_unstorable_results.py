@@ -13,10 +13,10 @@ import pytest
 from forge import Context, Done, Forge, InvalidJob, JobIsDead, Status
 from forge.app.running import results
 from forge.errors import DatabaseError
+from forge.inline import drain
 from forge.job import Claim, Ending
 from forge.master.ending_batch import EndingBatch
 from forge.storage import Storage
-from forge.worker.inline import drain
 from tests.storage.helpers import plain_job
 from tests.worker.conftest import Drive
 

@@ -15,8 +15,8 @@ import pytest
 
 from forge.fence import Fence
 from forge.job import Claim
-from forge.protocol import Lines, job_line, order_line
-from tests.worker.conftest import Driven
+from forge.protocol import FrameSplitter
+from tests.worker.conftest import Driven, job_line, order_line
 from tests.worker.test_inline import claim
 
 pytestmark = pytest.mark.impl_free
@@ -43,7 +43,7 @@ class Zygote:
         words = [str(fds[0]), str(os.getpid()), str(folder / "forge.toml"), str(fds[1])]
         self.process = subprocess.Popen([sys.executable, "-m", "forge.worker.zygote", *words], pass_fds=fds, cwd=folder)
         theirs.close()
-        self._lines, self._came = Lines(), list[dict[str, Any]]()
+        self._lines, self._came = FrameSplitter(), list[dict[str, Any]]()
 
     def next(self) -> dict[str, Any]:
         self.control.settimeout(30)
@@ -53,7 +53,7 @@ class Zygote:
 
     def fork(self, label: str, *, alone: bool = False) -> Driven:
         ours, theirs = socket.socketpair()
-        line = order_line("fork", label=label, serial=1, alone=alone)
+        line = order_line("fork", label=label, serial=1, alone=alone, output=False)
         socket.send_fds(self.control, [line], [theirs.fileno()])
         theirs.close()
         said = self.next()

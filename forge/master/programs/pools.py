@@ -90,7 +90,7 @@ class Child(Process):
     def tick(self, now: float) -> None:
         """Act on a job that takes too long, a child that does not leave, and one that has closed a pipe."""
         if self.job is not None and now >= self._kill_at:
-            self.fail(f"timeout after {self._seconds} s")
+            self.fail(f"timeout after {self._seconds} s", timed_out=True)
         elif self.leaving_by is not None:
             if now >= self.leaving_by:
                 self.kill()
@@ -118,13 +118,14 @@ class Child(Process):
         fails."""
         return self.job is not None and self.answers > 0 and unread >= self._request
 
-    def fail(self, why: str) -> None:
-        """Kill it. Its job, if it has one, has failed for this reason."""
+    def fail(self, why: str, *, timed_out: bool = False) -> None:
+        """Kill it. Its job, if it has one, has failed for this reason. `timed_out`: the reason is the job's own, so it
+        does not name the child."""
         job, self.job = self.job, None
         self.kill()
         self._pool.vacate(self, f"was killed: {why}")
         if job is not None:
-            self._pool.finish(failed(job, why if why.startswith("timeout") else f"{self.who}: {why}"))
+            self._pool.finish(failed(job, why if timed_out else f"{self.who}: {why}"))
 
     def cancel(self) -> None:
         """Kill it; its job is cancelled. A child cannot be told of a cancellation."""

@@ -10,6 +10,7 @@ from typing import Any
 from forge import fastpath
 from forge.codec import as_text
 from forge.job import Claim, Released, Written
+from forge.job_messages import ending_of, seconds_taken
 from forge.master.finalizer import Finalizer, without_payload
 from forge.master.message_checks import MAX_PID, message_of, shown, text, whole
 from forge.master.pod.log import a_bug
@@ -20,7 +21,7 @@ from forge.master.workers.requests import Requests
 from forge.master.workers.slot import Slot
 from forge.master.workers.stop_job import ended_late, failed, told_delay
 from forge.master.workers.zygotes import Zygotes
-from forge.protocol import ProtocolError, ending_of, seconds_taken
+from forge.protocol import ProtocolError
 
 __all__ = ["Replies", "WorkerBroken"]
 

@@ -9,11 +9,12 @@ from uuid import UUID
 from forge.codec import check_name
 from forge.errors import ForgeError
 from forge.job import Enqueued, NewJob, Receipt
+from forge.job_messages import new_job_of
 from forge.master.database_threads import DatabaseThread
 from forge.master.message_checks import MAX_NUMBER, listed, number, text, whole
 from forge.master.queues.pod_budgets import PodBudgets, Reply
 from forge.master.workers.slot import Slot
-from forge.protocol import MAX_LINE, ProtocolError, line_of, new_job_of
+from forge.protocol import MAX_LINE, AnswerMessage, ProtocolError, frame_of
 from forge.storage import Storage
 
 __all__ = ["Requests"]
@@ -47,13 +48,13 @@ class Requests:
                     scope, tokens = check_name(message.get("scope"), "scope"), whole(message, "tokens", 1, MAX_NUMBER)
                     if tokens > MOST_TOKENS:
                         raise ForgeError(f"{scope}: {tokens} tokens are more than any budget has")
-                    self._budgets.acquire(scope, tokens, self._reply(slot, ask, granted=True))
+                    self._budgets.acquire(scope, tokens, self._reply(slot, {"answer": ask, "granted": True}))
                 case "drain":
-                    self._budgets.drain(check_name(message.get("scope"), "scope"), self._reply(slot, ask))
+                    self._budgets.drain(check_name(message.get("scope"), "scope"), self._reply(slot, {"answer": ask}))
                 case _:
                     raise ProtocolError(f"it asks for {about[:100]!r}")
         except ForgeError as e:
-            slot.say(line_of(answer=ask, error=str(e)))
+            slot.say(frame_of({"answer": ask, "error": str(e)}))
 
     def _enqueue(self, slot: Slot, number: int, jobs: Sequence[NewJob]) -> None:
         serial = slot.serial
@@ -62,21 +63,24 @@ class Requests:
             if slot.serial != serial:
                 return  # who asked is gone
             if receipts is None:
-                slot.say(line_of(answer=number, error=error or "not stored"))
+                slot.say(frame_of({"answer": number, "error": error or "not stored"}))
             else:
-                found = [[isinstance(receipt, Enqueued), receipt.id.hex] for receipt in receipts]
-                slot.say(line_of(answer=number, receipts=found))
+                found = [(isinstance(receipt, Enqueued), receipt.id.hex) for receipt in receipts]
+                slot.say(frame_of({"answer": number, "receipts": found}))
 
         self._side_thread.send(lambda: self._storage.enqueue(jobs), answer)
 
-    def _reply(self, slot: Slot, number: int, **granted: bool) -> Reply:
+    def _reply(self, slot: Slot, granted: AnswerMessage) -> Reply:
         """A function that tells the worker what came of asking for tokens, unless that worker is gone by then."""
-        serial = slot.serial
+        serial, number = slot.serial, granted["answer"]
 
         def reply(wait: float | None, error: str | None) -> None:
-            if slot.serial == serial:
-                said: dict[str, Any] = granted if wait is None else {"retry_after": wait}
-                slot.say(line_of(answer=number, **said if error is None else {"error": error}))
+            if slot.serial != serial:
+                return
+            if error is not None:
+                slot.say(frame_of({"answer": number, "error": error}))
+            else:
+                slot.say(frame_of(granted if wait is None else {"answer": number, "retry_after": wait}))
 
         return reply
 

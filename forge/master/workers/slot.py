@@ -15,7 +15,7 @@ from forge.job import Claim, Done, Ending
 from forge.master.queues.job_pace import LONG
 from forge.master.queues.long_kinds import long_ones
 from forge.master.workers.zygote_process import ZygoteProcess
-from forge.protocol import ProtocolError, order_line, within_limit
+from forge.protocol import Ends, ProtocolError, frame_of, within_limit
 
 __all__ = ["Held", "Slot", "Stop"]
 
@@ -52,7 +52,7 @@ class Stop:
         self.delay = seconds
 
     @property
-    def ends(self) -> str:
+    def ends(self) -> Ends:
         """The status that the job ends with, see `forge.protocol`."""
         return "released" if self.leaving else "failed" if self.failed else "cancelled"
 
@@ -144,14 +144,14 @@ class Slot:
         """Have its worker give back what it has not started, and leave after what it has."""
         if not self.draining and self.channel is not None:
             self.draining, self.drained_at = True, time.monotonic()
-            self._out.append(order_line("drain"))
+            self._out.append(frame_of({"do": "drain"}))
 
     def recall(self, *, again: bool = False) -> None:
         """Have its worker give back what it has not started. Sent once for each job that others wait behind, unless
         `again`."""
         if again or not self.recalled:
             self.recalled = True
-            self.say(order_line("recall"))
+            self.say(frame_of({"do": "recall"}))
 
     def retire(self) -> None:
         """Give the slot up: when its process has ended what it runs, both go."""

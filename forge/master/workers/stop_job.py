@@ -14,7 +14,7 @@ from forge import delays
 from forge.codec import as_seconds
 from forge.job import Cancelled, Claim, Ending, Failed, Released
 from forge.master.workers.slot import Slot, Stop
-from forge.protocol import order_line
+from forge.protocol import frame_of
 from forge.retry import Backoff
 
 __all__ = ["cancel", "ended_late", "failed", "leave", "notice", "overdue", "press", "timed_out", "told_delay"]
@@ -61,9 +61,9 @@ def press(slot: Slot, now: float, grace: float) -> Stop | None:
             continue
         match stop.go_on(now, grace):
             case 1:
-                slot.say(order_line("cancel", id=id, why=stop.why, ends=stop.ends))
+                slot.say(frame_of({"do": "cancel", "id": id, "why": stop.why, "ends": stop.ends}))
             case 2:
-                slot.say(order_line("interrupt", id=id))
+                slot.say(frame_of({"do": "interrupt", "id": id}))
             case _ if not stop.leaving:
                 return stop
     return None

@@ -25,7 +25,7 @@ from forge.master.workers.stop_job import leave, overdue, press, timed_out
 from forge.master.workers.suspects import ZYGOTE_DIED
 from forge.master.workers.zygote_process import ZygoteProcess
 from forge.master.workers.zygotes import Zygotes
-from forge.protocol import MOST_UNANSWERED, ProtocolError, order_line
+from forge.protocol import MOST_UNANSWERED, ProtocolError, frame_of
 
 __all__ = ["Workers"]
 
@@ -249,7 +249,7 @@ class Workers:
         `notice` seconds before."""
         self._notice = by - notice if notice else math.inf, notice / 2
         for slot in self.slots():
-            slot.say(order_line("stopping"))
+            slot.say(frame_of({"do": "stopping"}))
             slot.drain()
 
     def scale(self, by: int) -> None:
@@ -265,7 +265,7 @@ class Workers:
         for zygote in self._zygotes.all():
             zygote.tell("stacks")
         for slot in self.slots():
-            slot.say(order_line("stacks"))
+            slot.say(frame_of({"do": "stacks"}))
 
     def enforce(self, slot: Slot, now: float, grace: float) -> float:
         """Stop those jobs of a worker that must stop. Returns when to call it again (monotonic)."""

@@ -17,14 +17,12 @@ from forge.errors import ConfigError, ExitCode, ForgeError
 from forge.fence import Fence
 from forge.host_limits import explain, files_at_start
 from forge.master.message_checks import zygote_message
-from forge.protocol import Lines, ProtocolError, channel_pair, order_line
+from forge.protocol import FrameSplitter, ProtocolError, ToZygote, TrialKind, channel_pair, frame_of
 from forge.storage.contract.schedules import NewSchedule
 
-__all__ = ["Trial", "ZygoteProcess"]
+__all__ = ["ZygoteProcess"]
 
 READY_WITHIN = 60.0  # seconds for the imports
-
-Trial = Literal["", "start", "stop"]
 
 
 class ZygoteProcess:
@@ -37,7 +35,7 @@ class ZygoteProcess:
         config_path: str | None,
         *,
         may_be_empty: bool = False,
-        trial: Trial = "",
+        trial: TrialKind = "",
         ready_within: float = 0.0,
         fence: Fence | None = None,
     ) -> None:
@@ -63,7 +61,7 @@ class ZygoteProcess:
         self.remarks: list[str] = []
         self.schedules: tuple[NewSchedule, ...] = ()  # of the configuration and of code
         self._may_be_empty = may_be_empty
-        self._lines = Lines()
+        self._lines = FrameSplitter()
         self._pids: set[int] = set()  # of its children
         self._orders: deque[tuple[bytes, list[int]]] = deque()  # with the descriptors that go along
 
@@ -151,8 +149,9 @@ class ZygoteProcess:
         `output` are the worker's stdout and stderr, which are closed here once they are sent; without it the worker has
         the zygote's."""
         ours, theirs = channel_pair()
-        line = order_line("fork", label=label, serial=serial, alone=alone, output=output is not None)
-        self._order(line, [theirs.detach(), *(output or ())])
+        piped = output is not None
+        order: ToZygote = {"do": "fork", "label": label, "serial": serial, "alone": alone, "output": piped}
+        self._order(order, [theirs.detach(), *(output or ())])
         return ours
 
     def exec(
@@ -160,7 +159,7 @@ class ZygoteProcess:
     ) -> None:
         """Ask for a program with these descriptors as stdin, stdout and stderr, which are closed here once they are
         sent. The zygote will say `{"started": number, "pid": …}`, and at its end `{"exited": pid, "status": …}`."""
-        self._order(order_line("exec", number=number, argv=argv, env=env, cwd=cwd), fds)
+        self._order({"do": "exec", "number": number, "argv": argv, "env": env, "cwd": cwd}, fds)
 
     def answers(self, now: float, within: float) -> bool:
         """Whether it has said anything since it was asked to, `within` seconds at most; asks, if it has.
@@ -174,13 +173,13 @@ class ZygoteProcess:
         late, self._overdue = late and self._overdue, late
         return not late
 
-    def tell(self, order: str) -> None:
+    def tell(self, order: Literal["retire", "stacks", "ping"]) -> None:
         """Give an order. `retire`: it forks no more and leaves after its last child. `stacks`: it logs where its
         threads are."""
-        self._order(order_line(order))
+        self._order({"do": order})
 
-    def _order(self, line: bytes, fds: Sequence[int] = ()) -> None:
-        self._orders.append((line, list(fds)))
+    def _order(self, order: ToZygote, fds: Sequence[int] = ()) -> None:
+        self._orders.append((frame_of(order), list(fds)))
         self.flush()
 
     @property
@@ -228,7 +227,9 @@ class ZygoteProcess:
             self.process.wait()
 
 
-def _start_zygote(config_path: str | None, fence: Fence, trial: Trial) -> tuple[subprocess.Popen[bytes], socket.socket]:
+def _start_zygote(
+    config_path: str | None, fence: Fence, trial: TrialKind
+) -> tuple[subprocess.Popen[bytes], socket.socket]:
     """Start the process. Returns it, and our end of its socket."""
     ours, theirs = channel_pair()
     fds = [theirs.fileno(), fence.fd]

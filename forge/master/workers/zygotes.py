@@ -22,8 +22,8 @@ from forge.errors import ForgeError
 from forge.fence import Fence
 from forge.host_limits import make_room
 from forge.master.pod.log import a_bug, log
-from forge.master.workers.zygote_process import Trial, ZygoteProcess
-from forge.protocol import ProtocolError
+from forge.master.workers.zygote_process import ZygoteProcess
+from forge.protocol import ProtocolError, TrialKind
 
 __all__ = ["Zygotes", "new_zygote"]
 
@@ -32,7 +32,7 @@ LONGEST_PAUSE = 30.0
 PING_EVERY = 5.0  # seconds between questions to a zygote whether it is there
 
 
-def new_zygote(config: Config, trial: Trial = "", fence: Fence | None = None) -> ZygoteProcess:
+def new_zygote(config: Config, trial: TrialKind = "", fence: Fence | None = None) -> ZygoteProcess:
     """A zygote that imports what this configuration names; `fence` is that of the zygotes before it."""
     make_room(config)
     path = str(config.path) if config.path else None

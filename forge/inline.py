@@ -25,13 +25,13 @@ from forge.storage.contract.lines import Turns
 from forge.worker.builtin import BUILTIN
 from forge.worker.steps import perform, unknown_kind
 
-__all__ = ["Context", "HasTasks", "Here", "Summary", "drain", "execute"]
+__all__ = ["Context", "HasTasks", "InlineLink", "Summary", "drain", "execute"]
 
 T = TypeVar("T")
 
 
-class Here:
-    """A link that leads nowhere else: what a context asks is done at once, with the app's own storage."""
+class InlineLink:
+    """The link of contexts without a master: what a context asks is done at once, with the app's own storage."""
 
     stopping = False
 
@@ -66,7 +66,7 @@ def execute(claim: Claim, handlers: Mapping[str, Handler]) -> Ending:
     handler = handlers.get(claim.kind)
     if handler is None:
         return unknown_kind(claim)
-    return perform(Context(claim, handler.app, Here(handler.app)), handler, asyncio.run)
+    return perform(Context(claim, handler.app, InlineLink(handler.app)), handler, asyncio.run)
 
 
 @dataclass(slots=True)

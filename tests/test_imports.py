@@ -29,7 +29,7 @@ LAYERS = [
     {"cli", "testing"},
 ]
 RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}
-SHOWN_LAZILY = {"worker"}  # what the public face gives of it, it loads when that is first asked for
+SHOWN_LAZILY = {"inline"}  # what the public face gives of it, it loads when that is first asked for
 # These run as processes of their own and do not know each other.
 ALONE = LAYERS[5]
 

@@ -277,9 +277,10 @@ class Worker:
         with self._lock:
             self._sender = threading.get_ident()
             try:
-                # In this order: `burst` adds to the list without the lock.
-                replies, self.replies = self.replies, []
-                data = b"".join(replies) + line
+                # `burst` adds to this list without the lock, and may have it in hand just now: it stays the same list.
+                count = len(self.replies)
+                data = b"".join(self.replies[:count]) + line
+                del self.replies[:count]
                 self._sent_at = time.monotonic()
                 self._channel.sendall(data)
             finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import socket
 import time
 from collections import deque
 from collections.abc import Callable
@@ -15,10 +16,12 @@ import orjson
 import pytest
 
 from forge import Context, Done, Failed, Forge, Snooze, _fastpath_py, fastpath
+from forge._reference.frames import done_line
 from forge.app.registry import Handler
 from forge.app.running.context import Why
 from forge.job import Claim
 from forge.logs import current_job
+from forge.worker.child import Worker
 from tests.worker.conftest import Drive, Gate
 
 NATIVE = importlib.import_module("forge._fastpath")
@@ -39,7 +42,7 @@ class Bench:
         self.app = Forge("sqlite:///unused.db")
         self.jobs: deque[Any] = deque()
         self.plain: dict[str, Any] = {}
-        self.port = SimpleNamespace(early={}, closed=False, link=object(), replies=[])
+        self.port: Any = SimpleNamespace(early={}, closed=False, link=object(), replies=[])
         self.seat = SimpleNamespace(ctx=None, ended=self._ended)
         self.odd: list[tuple[Any, ...]] = []
 
@@ -200,6 +203,29 @@ def test_a_line_that_somebody_else_empties_meanwhile(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("impl", [NATIVE, _fastpath_py], ids=["c", "py"])
+def test_a_reply_that_is_made_while_others_are_sent_is_sent_after_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader's thread sends what is there whenever it likes: here always between the list and the reply."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        worker, bench = Worker("q/0", ours, {}), Bench(_fastpath_py)
+        bench.port = worker
+
+        def made(id: UUID, seconds: float) -> bytes:
+            worker._send(b"")
+            return done_line(id, seconds)
+
+        monkeypatch.setattr("forge._reference.burst.done_line", made)
+
+        def noop(ctx: Context, payload: Any) -> None: ...
+
+        bench.handler(noop)
+        sent = [bench.put("noop") for _ in range(5)]
+        assert bench.run() == 5
+        worker._send(b"")
+        lines = theirs.recv(65536).splitlines()
+    assert [UUID(orjson.loads(line)["id"]) for line in lines] == sent
+
+
 def test_a_worker_replies_as_it_does_without(
     app: Forge, drive: Drive, impl: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

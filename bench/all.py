@@ -60,7 +60,7 @@ RUNS = (
     Run("storage", "--rounds 4", "--jobs 1000 --rounds 1"),
     Run("fastpath", "", ""),
     Run("xmin", "", "--jobs 5000 --rounds 1 --held 1 --stretch 1"),
-    Run("lines", "", "--jobs 2000 --rounds 1"),
+    Run("lines", "--jobs 40000", "--jobs 1000 --rounds 1"),
     Run("poison", "", "--jobs 5000 --rounds 1"),
     Run("ledger", "--jobs 30000", "--jobs 2000"),
     Run("ledger", "--jobs 30000 --backend sqlite", "--jobs 2000 --backend sqlite"),

@@ -56,6 +56,7 @@ def run(scenario: str, arguments: str) -> dict[str, Any]:
         ("cancel", "--jobs 2 --backend sqlite", {"p50_ms", "p99_ms", "stored_p50_ms"}),
         ("failover", "--rounds 1 --stale 3", {"reaped_s", "rerun_s", "shares_s"}),
         ("xmin", "--jobs 2000 --rounds 1 --held 0.5 --stretch 0.5", {"ratio", "ratio_busy", "busy_jobs_per_s"}),
+        ("lines", "--jobs 1000 --rounds 1 --backend sqlite", {"keys_ratio", "partition_ratio", "over_limit"}),
         ("backlog", "--jobs 20000 --rounds 1 --backend sqlite", {"ratio", "claim_ms"}),
         ("ledger", "--jobs 3000", {"phantom", "stuck", "again", "blamed"}),
         ("poison", "--jobs 5000 --rounds 1 --backend sqlite", {"ratio_poisoned", "crashes", "blamed"}),

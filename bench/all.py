@@ -71,7 +71,7 @@ RUNS = (
     Run("idle", "--queues 3000", "--seconds 2 --jobs 100 --queues 50"),
     Run("scaling", "--rounds 1", "--jobs 2000 --rounds 1"),
     Run("polyglot", "", "--jobs 200 --rounds 1"),
-    Run("peers", "--rounds 3", "--jobs 2000 --rounds 1"),
+    Run("peers", "--rounds 3", "--jobs 2000 --rounds 1 --markdown build/peers.md --plot build/peers.png"),
 )
 
 ORDER = {run.scenario: place for place, run in reversed(list(enumerate(RUNS)))}  # where a scenario comes first

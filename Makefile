@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE :=
 PYTEST := $(BIN)/python -m pytest -q -n 6
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint test-slow sanitize fuzz bench figures clean
+.PHONY: help setup demo test lint test-slow sanitize fuzz bench figures samples clean
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z-]*\):.*##  */\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -70,6 +70,9 @@ bench: setup  ## all benches in short, and their figures into the documents (hal
 figures: setup  ## the figures and plots of the documents, from bench/results.json
 	$(BIN)/python bench/figures.py
 	$(BIN)/python bench/plots.py
+
+samples: setup  ## the samples of logs and screens in the documents, from real runs
+	$(BIN)/python -m tests.samples
 
 clean:  ## remove everything that was made
 	rm -rf $(VENV) build dist bench/.peers *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache forge/_fastpath.c forge/*.so

@@ -7,7 +7,7 @@ the exit code 1 at the end; one whose figure misses its aim is only said so.
 
 --tiny runs everything with a handful of jobs, to see that it works: the figures mean nothing, and nothing is written
 unless --into names a folder. --only NAME (repeatable) runs some, and replaces their figures if the others are of this
-commit; if they are not, these are all that is left.
+commit; if they are not, nothing is written.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that it runs by its path
 
 from bench.common import ROOT, facts
-from bench.results import Results, here, keep, save
+from bench.results import Results, here, keep, load, save
 
-TIMEOUT = 3600  # seconds a bench may take
+TIMEOUT = 900  # seconds a bench may take
 
 
 class Run(NamedTuple):
@@ -109,6 +109,12 @@ def progress(done: int, total: int, began: float, title: str) -> None:
     print(f"\n[{done + 1}/{total}] {title}   ({minutes:.0f} minutes so far{left})", file=sys.stderr, flush=True)
 
 
+def is_of_another(path: Path) -> bool:
+    """Whether the file has figures, but not of this commit."""
+    old = load(path)
+    return bool(old.runs) and old.about["commit"] != facts()["commit"]
+
+
 def gone_on(into: Path | None, runs: Sequence[Run], commit: str | None, *, only: bool) -> Results:
     """What an interrupted run of this commit has found already. One that had been complete is begun anew; with --only
     the others' figures stay, and what is asked for is run."""
@@ -131,6 +137,9 @@ def main() -> int:
     args = parser.parse_args()
     into = args.into or (None if args.tiny else ROOT / "bench")
     runs = [run for run in RUNS if there(run) and (not args.only or run.scenario in args.only)]
+    if args.only and into is not None and is_of_another(into / "results.json"):
+        print("results.json is of another commit: nothing is written", file=sys.stderr, flush=True)
+        into = None
     results = gone_on(into, runs, facts()["commit"], only=bool(args.only))
     had = {(found["scenario"], found["arguments"]) for found in results.runs}
     todo = [run for run in runs if (run.scenario, run.short) not in had]

@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE :=
 PYTEST := $(BIN)/python -m pytest -q -n 6
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint test-slow sanitize fuzz bench clean
+.PHONY: help setup demo test lint test-slow sanitize fuzz bench figures samples clean
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z-]*\):.*##  */\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -63,8 +63,16 @@ fuzz: setup  ## what a master reads from its children, under a fuzzer
 	PYTHONPATH=$(CURDIR) $(BIN)/python tests/fuzz/fuzz_children.py -max_total_time=$(FUZZ_SECONDS) -max_len=4096 -timeout=20 \
 		-print_final_stats=1 -artifact_prefix=build/fuzz/ build/fuzz/children
 
-bench: setup  ## the figures, all benches in short: bench/RESULTS.md (half an hour)
+bench: setup  ## all benches in short, and their figures into the documents (half an hour; goes on where it was stopped)
 	$(BIN)/python bench/all.py
+	@$(MAKE) --no-print-directory figures
+
+figures: setup  ## the figures and plots of the documents, from bench/results.json
+	$(BIN)/python bench/figures.py
+	$(BIN)/python bench/plots.py
+
+samples: setup  ## the samples of logs and screens in the documents, from real runs
+	$(BIN)/python -m tests.samples
 
 clean:  ## remove everything that was made
 	rm -rf $(VENV) build dist bench/.peers *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache forge/_fastpath.c forge/*.so

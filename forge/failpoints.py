@@ -24,7 +24,7 @@ ARMED = bool(_left)  # whether any is set
 
 
 def hit(name: str) -> bool:
-    """Whether it is to happen now."""
+    """Whether the fault of this name is to happen now. Counts it: after as many as were asked for, the answer is no."""
     if _left.get(name, 0) <= 0:
         return False
     _left[name] -= 1

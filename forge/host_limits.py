@@ -61,7 +61,7 @@ def _count(config: Config, each: int, threads: bool) -> tuple[int, int]:
 
 
 def limits(config: Config) -> Iterator[HostLimit]:
-    """Those that there are here."""
+    """The limits of this host, each with what a pod of these settings needs of it."""
     most, least = _count(config, FILES_EACH, threads=False)
     yield HostLimit(
         "open files", _files()[1], BASE_FILES + most, BASE_FILES + least, "ulimit -n, or systemd's LimitNOFILE"

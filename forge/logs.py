@@ -331,7 +331,7 @@ class Sometimes:
         self._told: dict[str, float] = {}
 
     def __call__(self, what: str, now: float) -> bool:
-        """Whether to say it now."""
+        """Whether to say `what` now (monotonic seconds): not if the answer was yes less than `every` seconds ago."""
         if now - self._told.get(what, -self._every) < self._every:
             return False
         if len(self._told) >= self.MOST:

@@ -79,7 +79,7 @@ class Cutter:
         self._more += max(0, end - begin - room)
 
     def _end_line(self, lines: list[str]) -> bool:
-        """False if it may not be logged."""
+        """Add the complete line to `lines` and begin another. False if too many were printed: then it is counted."""
         taken = self._allowance.take(len(self._line))
         if taken:
             self._tell(lines)

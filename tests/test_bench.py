@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 
 from bench import all as bench_all
+from bench import results as bench_results
 from bench.common import finish, options
 from bench.ground import ground
 from bench.pod import new_jobs, project
+from bench.results import Results
 
 pytestmark = pytest.mark.impl_free
 
@@ -56,6 +58,7 @@ def run(scenario: str, arguments: str) -> dict[str, Any]:
         ("cancel", "--jobs 2 --backend sqlite", {"p50_ms", "p99_ms", "stored_p50_ms"}),
         ("failover", "--rounds 1 --stale 3", {"reaped_s", "rerun_s", "shares_s"}),
         ("xmin", "--jobs 2000 --rounds 1 --held 0.5 --stretch 0.5", {"ratio", "ratio_busy", "busy_jobs_per_s"}),
+        ("lines", "--jobs 1000 --rounds 1 --backend sqlite", {"keys_ratio", "partition_ratio", "over_limit"}),
         ("backlog", "--jobs 20000 --rounds 1 --backend sqlite", {"ratio", "claim_ms"}),
         ("ledger", "--jobs 3000", {"phantom", "stuck", "again", "blamed"}),
         ("poison", "--jobs 5000 --rounds 1 --backend sqlite", {"ratio_poisoned", "crashes", "blamed"}),
@@ -119,9 +122,25 @@ def test_a_bench_that_fails_is_said_in_the_report() -> None:
     found = bench_all.perform(bench_all.Run("drain", "", ""), "--jobs many")
     assert found["error"] == "exit code 2 and no figures"
     good = {"scenario": "drain", "arguments": "", "backend": "postgres", "jobs": 5, "ratio_to_raw": 0.5, "lost": 0}
-    text = bench_all.report([found, good], 1.0)
+    text = bench_results.report(Results(bench_results.here(), [found, good]))
     assert "FAILED: exit code 2 and no figures" in text
-    assert "| drain | postgres | `ratio_to_raw` | 0.5 | ≥ 0.75 | no |" in text
+    assert "| drain | `ratio_to_raw` | 0.5 | ≥ 0.75 | no |" in text
+
+
+def test_an_interrupted_run_goes_on_and_another_commit_begins_anew(tmp_path: Path) -> None:
+    runs = [bench_all.Run("drain", "", ""), bench_all.Run("drain", "--backend sqlite", "")]
+    lines = [{"scenario": "drain", "arguments": run.short, "jobs": 1} for run in runs]
+    about = bench_results.here() | {"commit": "abc"}
+
+    def goes_on(lines: list[dict[str, Any]], *, commit: str = "abc", only: bool = False) -> list[dict[str, Any]]:
+        bench_results.save(tmp_path, Results(about, lines))
+        return bench_all.gone_on(tmp_path, runs[:1] if only else runs, commit, only=only).runs
+
+    assert goes_on(lines[:1]) == lines[:1]
+    assert goes_on([lines[0], lines[1] | {"error": "no"}]) == lines[:1], "what failed is run again"
+    assert goes_on(lines) == [], "it was complete"
+    assert goes_on(lines, only=True) == lines[1:], "the others' figures stay"
+    assert goes_on(lines[:1], commit="def") == []
 
 
 def test_every_bench_is_run_by_make_bench() -> None:

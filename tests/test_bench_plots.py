@@ -37,6 +37,7 @@ def test_figures_are_found_by_scenario() -> None:
 
 def test_one_object_by_name_is_read_as_well_as_lines() -> None:
     assert plots.read(json.dumps({line["scenario"]: line for line in LINES})) == plots.read(text())
+    assert plots.read(json.dumps({"about": {}, "results": LINES})) == plots.read(text())
 
 
 def test_a_line_that_says_no_scenario_is_refused() -> None:

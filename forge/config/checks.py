@@ -56,7 +56,7 @@ def name(value: str) -> str | None:
 
 
 def names(values: Sequence[str]) -> str | None:
-    """Of modules."""
+    """Names of modules, none of them empty."""
     return None if all(values) else 'a list of module names, such as ["tasks"]'
 
 
@@ -147,6 +147,6 @@ def json_value(value: Any) -> str | None:
 
 
 def token_hash(value: str) -> str | None:
-    """How a token is stored."""
+    """The hash of a token, `sha256:…`."""
     fits = re.fullmatch(r"sha256:[0-9a-fA-F]{64}", value)
     return None if fits else '"sha256:" and the 64 hexadecimal digits of the token\'s SHA-256'

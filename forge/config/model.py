@@ -167,7 +167,7 @@ class CronConfig(Section):
     skip_if_running: bool = setting(False, "skip a time while the job of the one before has not ended")
 
     def faults(self) -> Iterator[tuple[tuple[str, ...], str]]:
-        """What to enqueue is said once."""
+        """One of `task` and `kind` must be there, and not both; of `args` and `payload` one at most."""
         if (self.task is None) == (self.kind is None):
             yield ("kind" if self.kind else "schedule",), 'needs either task = "…" or kind = "…" beside it'
         if self.args is not None and self.payload is not None:

@@ -27,7 +27,7 @@ HEADINGS = {
     "Jobs": ["enqueue", "show", "jobs", "cancel", "retry", "requeue", "delete"],
     "Queues": ["queues", "queue", "prune", "tasks", "schedules", "budgets"],
     "Pods": ["top", "metrics", "pods", "run"],
-    "Setting up": ["init", "doctor", "db", "config", "version"],
+    "Setting up": ["init", "doctor", "db", "config", "completion", "version"],
 }
 MODULES = dict.fromkeys(("show", "cancel", "retry", "requeue", "delete"), "jobs") | {
     "queue": "queues",

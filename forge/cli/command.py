@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from itertools import takewhile
@@ -23,6 +24,7 @@ __all__ = [
     "TaskCommand",
     "read",
     "run_words",
+    "variable",
 ]
 
 CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
@@ -146,6 +148,10 @@ class Group(Parsing, click.Group):
 def run_words(command: click.Command, name: str, words: Sequence[str]) -> int:
     """The exit code of a command line. `UsageError` for one that says something wrong."""
     with Cli() as cli:
+        if instruction := os.environ.get(variable(name)):
+            from click.shell_completion import shell_complete
+
+            return shell_complete(command, {"obj": cli, **CONTEXT}, name, variable(name), instruction)
         try:
             with command.make_context(name, list(words), obj=cli, **CONTEXT) as ctx:
                 return command.invoke(ctx) or ExitCode.OK
@@ -153,6 +159,11 @@ def run_words(command: click.Command, name: str, words: Sequence[str]) -> int:
             return e.exit_code
         except click.UsageError as e:  # of a group, since all else has become forge's own
             raise _wrong("the following arguments are required: COMMAND", e.ctx or ctx) from None
+
+
+def variable(name: str) -> str:
+    """The variable by which a shell asks this command for completions."""
+    return f"_{name.replace('-', '_').upper()}_COMPLETE"
 
 
 def _wrong(text: str, ctx: click.Context) -> UsageError:

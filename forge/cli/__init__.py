@@ -1,39 +1,38 @@
-"""The `forge` command: what it takes, and the one place where an error becomes a line and an exit code."""
+"""The `forge` command: which commands there are, and the one place where an error becomes a line and an exit code."""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
+import importlib
 import os
-import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 
-from forge import config, early
-from forge.cli import (
-    budgets,
-    cluster,
-    db,
-    doctor,
-    enqueue,
-    jobs,
-    metrics,
-    modules,
-    project,
-    queues,
-    schedules,
-    settings,
-)
-from forge.cli import top as live
-from forge.cli.common import Cli, Parser, for_terminal
+import click
+
+from forge import early
+from forge.cli.command import Group, run_words
+from forge.cli.common import for_terminal
+from forge.config import load, scrub
 from forge.errors import ExitCode, ForgeError
 from forge.host_limits import explain
 
-__all__ = ["main", "report"]
+__all__ = ["forge", "main", "report"]
 
-Command = Callable[[Cli], int]
 INTERRUPTED, BROKEN_PIPE = 130, 141  # 128 + the signal's number, as shells have it
+
+# The headings of `forge --help`. A command is in the module of its name, or in the one that is named here.
+HEADINGS = {
+    "Jobs": ["enqueue", "show", "jobs", "cancel", "retry", "requeue", "delete"],
+    "Queues": ["queues", "queue", "prune", "tasks", "schedules", "budgets"],
+    "Pods": ["top", "metrics", "pods", "run"],
+    "Setting up": ["init", "doctor", "db", "config", "completion", "version"],
+}
+MODULES = dict.fromkeys(("show", "cancel", "retry", "requeue", "delete"), "jobs") | {
+    "queue": "queues",
+    "prune": "queues",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if argv is None:
         early.hide_arguments("forge")
-    return report(lambda: _run(words), words)
+    return report(lambda: run_words(forge, "forge", words), words)
 
 
 def report(run: Callable[[], int], words: Sequence[str]) -> int:
@@ -58,8 +57,6 @@ def report(run: Callable[[], int], words: Sequence[str]) -> int:
         # Whoever read our output has left; say nothing more, not even at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
-    except SystemExit as e:  # --help
-        return e.code if isinstance(e.code, int) else ExitCode.OK
     except Exception as e:  # noqa: BLE001 (the last line of defence, and it says so)
         if limit := explain(e):
             _complain(f"error: {limit}", words)
@@ -73,80 +70,41 @@ def _complain(text: str, words: Sequence[str]) -> None:
     urls = [*words, *(word.partition("=")[2] for word in words)]
     urls += [os.environ.get(name, "") for name in ("FORGE_DATABASE_URL", "DATABASE_URL")]
     with contextlib.suppress(ForgeError):
-        urls.append(config.load().database)
-    sys.stderr.write(for_terminal(config.scrub(text, [url for url in urls if url])) + "\n")
+        urls.append(load().database)
+    sys.stderr.write(for_terminal(scrub(text, [url for url in urls if url])) + "\n")
 
 
-def _run(words: list[str]) -> int:
-    parser = build()
-    args, rest = parser.parse_known_args(words)
-    if rest and args.command is enqueue.enqueue and all(re.match(r"[^-]|-\d", word) for word in rest):
-        args.args += rest  # argparse takes no positional words behind an option that follows some
-    elif rest:
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    with Cli(args) as cli:
-        command: Command = args.command
-        return command(cli)
+class AllCommands(Group):
+    """All of them. Only the module of the one that is asked for is loaded."""
+
+    def list_commands(self, _: click.Context) -> list[str]:
+        return [name for names in HEADINGS.values() for name in names]
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in self.list_commands(ctx):
+            return None
+        found: click.Command = getattr(importlib.import_module(f"forge.cli.{MODULES.get(name, name)}"), name)
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            for heading, names in HEADINGS.items():
+                with formatter.section(heading):
+                    found = [(name, self.get_command(ctx, name)) for name in names]
+                    formatter.write_dl([(name, each.get_short_help_str(100)) for name, each in found if each])
 
 
-def build() -> Parser:
-    """The parser of every command."""
-    parser = Parser(prog="forge", description="Jobs on PostgreSQL or SQLite.", parents=[_shared(None)])
-    parser.add_argument("--version", action="version", version=project.line())
-    top = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
+def _say_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from forge.cli.version import line
 
-    def add(where: argparse._SubParsersAction[Parser], name: str, command: Command) -> Parser:
-        said = (command.__doc__ or "").strip()
-        sub = where.add_parser(name, help=said.splitlines()[0], description=said, parents=[_shared(argparse.SUPPRESS)])
-        sub.set_defaults(command=command)
-        return sub
-
-    def group(name: str, said: str) -> argparse._SubParsersAction[Parser]:
-        sub = top.add_parser(name, help=said, description=said, parents=[_shared(argparse.SUPPRESS)])
-        return sub.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
-
-    add(top, "init", project.init).add_argument("dir", metavar="DIR", nargs="?", default=".", help="default: here")
-    enqueue.add_options(add(top, "enqueue", enqueue.enqueue))
-    add(top, "tasks", modules.tasks)
-    one = add(top, "show", jobs.show)
-    one.add_argument("id", metavar="ID", help="an id, or its first 8 or more digits")
-    one.add_argument("-v", "--verbose", action="store_true", help="everything about it, with tracebacks")
-    jobs.add_filters(add(top, "jobs", jobs.jobs))
-    for name in ("cancel", "retry", "requeue", "delete"):
-        add(top, name, getattr(jobs, name)).add_argument("id", metavar="ID", nargs="+")
-    add(top, "queues", queues.queues)
-    live.add_options(add(top, "top", live.top))
-    add(top, "pods", cluster.pods)
-    cluster.add_options(add(top, "run", cluster.run))
-    metrics.add_options(add(top, "metrics", metrics.metrics))
-    queue = group("queue", "Change one queue's settings.")
-    change = add(queue, "set", queues.set_queue)
-    change.add_argument("name", metavar="NAME")
-    change.add_argument("settings", metavar="KEY=VALUE", nargs="+", help=", ".join(config.QUEUE_KEYS))
-    for name in ("pause", "resume"):
-        add(queue, name, getattr(queues, name)).add_argument("name", metavar="NAME")
-    schedules.add_commands(add, top)
-    budgets.add_commands(add, top)
-    batch = add(top, "prune", queues.prune)
-    batch.add_argument("--batch", type=int, default=1000, metavar="N", help="rows in one transaction; default 1000")
-    database = group("db", "The database's tables.")
-    add(database, "migrate", db.migrate)
-    add(database, "status", db.status)
-    db.add_options(add(database, "sql", db.print_sql))
-    shown = add(group("config", "The settings in force."), "show", settings.show_config)
-    shown.add_argument("--origin", action="store_true", help="say where each value comes from")
-    add(top, "doctor", doctor.doctor)
-    add(top, "version", project.version)
-    return parser
+        click.echo(line())
+        ctx.exit()
 
 
-def _shared(default: str | None) -> Parser:
-    """Options of every command. They may stand before or behind its name: behind, an absent one must not undo one
-    that stood before, so there the default is to set nothing."""
-    shared = Parser(add_help=False)
-    group = shared.add_argument_group("settings")
-    group.add_argument("--database", metavar="URL", default=default, help="postgresql://… or sqlite:///path")
-    group.add_argument("-c", "--config", metavar="FILE", default=default, help="default: the nearest forge.toml")
-    group.add_argument("--schema", metavar="NAME", default=default, help="PostgreSQL schema of the tables")
-    group.add_argument("-o", "--output", choices=("text", "json"), default=default or "text", help="default: text")
-    return shared
+@click.group(cls=AllCommands)
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_say_version, help="say what is installed"
+)
+def forge() -> None:
+    """Jobs on PostgreSQL or SQLite."""

@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable
-from typing import Any
+import click
 
-from forge.cli.common import Cli, Parser, counted, table
+from forge.cli.command import NUMBER, WHOLE, Group
+from forge.cli.common import Cli, counted
 from forge.config import suggest
-from forge.errors import ExitCode, UsageError
+from forge.errors import UsageError
 from forge.storage import Storage
 from forge.storage.contract.budgets import Budget, Limit
 
-__all__ = ["add_commands", "budgets"]
+__all__ = ["budgets"]
 
-Add = Callable[["argparse._SubParsersAction[Parser]", str, Callable[[Cli], int]], Parser]
+HEAD = ("budget", "capacity", "per second", "tokens", "leased")
 
 
-def budgets(cli: Cli) -> int:
+@click.group(cls=Group, invoke_without_command=True)
+@click.pass_context
+def budgets(ctx: click.Context) -> None:
     """Every budget: its limit, the tokens it has, and those that pods have leased."""
+    if ctx.invoked_subcommand is None:
+        _list(ctx.obj)
+
+
+def _list(cli: Cli) -> None:
     found = cli.storage().budgets.all()
-    if cli.json:
-        cli.document([_as_json(budget) for budget in found])
-    elif not found:
-        cli.print("no budgets; they appear with the first use, [limits.NAME] in forge.toml or `forge budgets set`")
-    else:
-        cli.print(table(("budget", "capacity", "per second", "tokens", "leased"), [_row(budget) for budget in found]))
-    return ExitCode.OK
+    none = "no budgets; they appear with the first use, [limits.NAME] in forge.toml or `forge budgets set`"
+    cli.listing([budget._asdict() for budget in found], HEAD, map(_row, found), none)
 
 
 def _row(budget: Budget) -> tuple[object, ...]:
@@ -35,47 +36,35 @@ def _row(budget: Budget) -> tuple[object, ...]:
     return budget.scope, budget.capacity, f"{budget.refill_per_sec:.4g}", int(budget.tokens), leased
 
 
-def _as_json(budget: Budget) -> dict[str, Any]:
-    return budget._asdict()
-
-
-def set_budget(cli: Cli) -> int:
+@budgets.command("set")
+@click.argument("scope", metavar="SCOPE")
+@click.option("--capacity", type=WHOLE, metavar="N", help="tokens there are at most")
+@click.option("--refill", type=NUMBER, metavar="N", help="tokens that come back each second")
+def set_budget(cli: Cli, scope: str, capacity: int | None, refill: float | None) -> None:
     """Make a budget, or change one. Its pods go by it with their next request."""
-    args, storage = cli.args, cli.storage(create=True)
-    known = {budget.scope: budget for budget in storage.budgets.all()}.get(args.scope)
-    capacity = args.capacity if args.capacity is not None or known is None else known.capacity
-    refill = args.refill if args.refill is not None or known is None else known.refill_per_sec
+    storage = cli.storage(create=True)
+    if known := {budget.scope: budget for budget in storage.budgets.all()}.get(scope):
+        capacity = known.capacity if capacity is None else capacity
+        refill = known.refill_per_sec if refill is None else refill
     if capacity is None or refill is None:
         missing = "--capacity" if capacity is None else "--refill"
-        raise UsageError(f"{args.scope} is a new budget; say its {missing} too")
-    storage.budgets.set(args.scope, Limit(capacity, refill))
-    return _told(cli, storage)
+        raise UsageError(f"{scope} is a new budget; say its {missing} too")
+    storage.budgets.set(scope, Limit(capacity, refill))
+    _tell(cli, storage, scope)
 
 
-def drain(cli: Cli) -> int:
+@budgets.command()
+@click.argument("scope", metavar="SCOPE")
+def drain(cli: Cli, scope: str) -> None:
     """Empty a budget for all pods: it refills from nothing."""
     storage = cli.storage()
-    if not storage.budgets.drain(cli.args.scope):
-        near = suggest(cli.args.scope, [budget.scope for budget in storage.budgets.all()])
-        raise UsageError(f"no budget {cli.args.scope}{near}   (forge budgets lists them)")
-    return _told(cli, storage)
+    if not storage.budgets.drain(scope):
+        near = suggest(scope, [budget.scope for budget in storage.budgets.all()])
+        raise UsageError(f"no budget {scope}{near}   (forge budgets lists them)")
+    _tell(cli, storage, scope)
 
 
-def _told(cli: Cli, storage: Storage) -> int:
-    (budget,) = (budget for budget in storage.budgets.all() if budget.scope == cli.args.scope)
-    if cli.json:
-        cli.document(_as_json(budget))
-    else:
-        limit = f"capacity {budget.capacity}, {budget.refill_per_sec:.4g} per second"
-        cli.print(f"{budget.scope}: {limit}, {counted(int(budget.tokens), 'token')}")
-    return ExitCode.OK
-
-
-def add_commands(add_command: Add, top: argparse._SubParsersAction[Parser]) -> None:
-    """`forge budgets` and what can stand behind it."""
-    below = add_command(top, "budgets", budgets).add_subparsers(metavar="COMMAND", required=False, parser_class=Parser)
-    changed = add_command(below, "set", set_budget)
-    changed.add_argument("scope", metavar="SCOPE")
-    changed.add_argument("--capacity", type=int, metavar="N", help="tokens there are at most")
-    changed.add_argument("--refill", type=float, metavar="N", help="tokens that come back each second")
-    add_command(below, "drain", drain).add_argument("scope", metavar="SCOPE")
+def _tell(cli: Cli, storage: Storage, scope: str) -> None:
+    (budget,) = (budget for budget in storage.budgets.all() if budget.scope == scope)
+    limit = f"capacity {budget.capacity}, {budget.refill_per_sec:.4g} per second"
+    cli.answer(budget._asdict(), f"{budget.scope}: {limit}, {counted(int(budget.tokens), 'token')}")

@@ -1,19 +1,18 @@
 """What the commands share: their settings, the storage they work on, and how they print.
 
-A command is a function of one `Cli` that answers an exit code. It raises `ForgeError` for anything a person did wrong.
+`forge.cli.command` says how a command is declared.
 """
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import NoReturn, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Literal, Protocol, Self, TypeVar
 from uuid import UUID
 
 import orjson
@@ -25,13 +24,20 @@ from forge.job import Job, JobFilter, Line
 from forge.logs import counted, escaped
 from forge.storage import Storage, open_storage
 
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+    from rich.text import Text
+
 __all__ = [
     "Cli",
-    "Parser",
     "counted",
+    "draw",
     "duration",
     "find_job",
     "for_terminal",
+    "line",
+    "progress",
     "sqlite_file",
     "table",
     "until",
@@ -45,24 +51,17 @@ class Closes(Protocol):
 
 
 T = TypeVar("T", bound=Closes)
-
-
-class Parser(argparse.ArgumentParser):
-    """argparse whose complaints are one line like every other error of forge's."""
-
-    def error(self, message: str) -> NoReturn:
-        if wrong := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message):
-            choices = re.findall(r"[\w-]+", wrong[2])
-            message = f"no {message.partition(':')[0].removeprefix('argument ').lower()} {wrong[1]}"
-            message += settings.suggest(wrong[1], choices)
-        raise UsageError(f"{message}   ({self.prog} --help)")
+UNLIMITED = 1_000_000  # columns: rich would leave out what does not fit, and a terminal wraps it
 
 
 class Cli:
-    """One run of a command: its arguments, and what it opens on the way, closed at the end."""
+    """One run of a command: the settings it was given, and what it opens on the way, closed at the end."""
 
-    def __init__(self, args: argparse.Namespace) -> None:
-        self.args = args
+    def __init__(self) -> None:
+        self.database: str | None = None
+        self.file: str | None = None
+        self.schema: str | None = None
+        self.output = "text"
         self._open = ExitStack()
         self._storage: Storage | None = None
 
@@ -80,15 +79,13 @@ class Cli:
     @property
     def flags(self) -> dict[str, str | None]:
         """The flags that choose settings, as the variables that say the same to a `Forge()` in a task module."""
-        args = self.args
-        path = str(Path(args.config).absolute()) if args.config else None
-        return {"FORGE_CONFIG": path, "FORGE_DATABASE_URL": args.database, "FORGE_SCHEMA": args.schema}
+        path = str(Path(self.file).absolute()) if self.file else None
+        return {"FORGE_CONFIG": path, "FORGE_DATABASE_URL": self.database, "FORGE_SCHEMA": self.schema}
 
     @cached_property
     def config(self) -> settings.Config:
         """The settings in force."""
-        path = Path(self.args.config) if self.args.config else None
-        return settings.load(path, self.args.database, schema=self.args.schema)
+        return settings.load(Path(self.file) if self.file else None, self.database, schema=self.schema)
 
     @property
     def shown_url(self) -> str:
@@ -123,7 +120,7 @@ class Cli:
     @property
     def json(self) -> bool:
         """Whether a program reads the output."""
-        return bool(self.args.output == "json")
+        return self.output == "json"
 
     def print(self, text: object = "") -> None:
         """One line for a person, or several."""
@@ -133,6 +130,21 @@ class Cli:
         """The one JSON document of a command. Times are ISO 8601 in UTC."""
         options = orjson.OPT_INDENT_2 | orjson.OPT_UTC_Z | orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS
         sys.stdout.write(orjson.dumps(value, default=_plain, option=options).decode())
+
+    def answer(self, document: object, text: str) -> None:
+        """What a command did: a document for a program, a line or several for a person."""
+        if self.json:
+            self.document(document)
+        else:
+            self.print(text)
+
+    def listing(self, document: object, head: Sequence[str], rows: Iterable[Sequence[object]], none: str = "") -> None:
+        """What a command found, in the same two ways; `none` stands for an empty table."""
+        found = [] if self.json else list(rows)
+        if self.json or (none and not found):
+            self.answer(document, none)
+        else:
+            draw(table(head, found))
 
     def note(self, text: str) -> None:
         """A remark beside the output proper, so that the output can be piped."""
@@ -152,17 +164,61 @@ def _plain(value: object) -> object:
     return str(value)
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Columns as wide as they must be; numbers to the right."""
+def draw(*parts: RenderableType) -> None:
+    """Print what rich draws, such as a table: in colour on a terminal, plain elsewhere, and as wide as it must be."""
+    from rich.console import Console
+
+    console = Console(width=UNLIMITED)
+    with console.capture() as drawn:
+        for part in parts:
+            console.print(part, soft_wrap=True)
+    sys.stdout.write("".join(f"{text.rstrip()}\n" for text in drawn.get().splitlines()))
+
+
+@contextmanager
+def progress(what: str) -> Iterator[Callable[[str], None]]:
+    """Takes how far it is, to be shown beside `what` on a terminal until it is done. Nothing is shown elsewhere."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(what) as status:
+        yield lambda far: status.update(f"{what}: {far}")
+
+
+def line(text: str, *, word: str = "") -> Text:
+    """A line for `draw` that does nothing but appear; `word` at its beginning in the word's colour."""
+    from rich.text import Text
+
+    return Text().append(word, STYLES.get(word)).append(escaped(text))
+
+
+# What stands out on a terminal: a cell that begins with such a word, and a number other than 0 below one.
+STYLES = {
+    "dead": "red", "error": "red", "failed": "yellow", "paused": "yellow", "warn": "yellow", "disabled": "yellow",
+    "done": "green", "ok": "green", "in_progress": "cyan", "running": "cyan", "cancelled": "dim",
+}  # fmt: skip
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+    """Columns as wide as they must be, numbers to the right."""
+    from rich.cells import cell_len
+    from rich.table import Table
+    from rich.text import Text
+
     cells = [[escaped(str(cell)) for cell in row] for row in rows]
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style=None)
     numeric = [bool(cells) and all(re.fullmatch(r"-|[\d.,]+( s)?", row[i]) for row in cells) for i in range(len(head))]
-    widths = [max(len(row[i]) for row in [list(head), *cells]) for i in range(len(head))]
-
-    def line(row: Sequence[str]) -> str:
-        padded = (c.rjust(w) if n else c.ljust(w) for c, w, n in zip(row, widths, numeric, strict=True))
-        return "  ".join(padded).rstrip()
-
-    return "\n".join(line(row) for row in [list(head), *cells])
+    for i, name in enumerate(head):
+        widest = max(cell_len(row[i]) for row in [head, *cells])
+        justify: Literal["right", "left"] = "right" if numeric[i] else "left"
+        made.add_column(Text().append(name, "bold"), justify=justify, no_wrap=True, min_width=widest)
+    for row in cells:
+        words = (head[i] if numeric[i] and cell.strip("0-") else cell.partition(",")[0] for i, cell in enumerate(row))
+        # The style is the text's alone, not that of the spaces around it: those at a line's end go.
+        made.add_row(*(Text().append(cell, STYLES.get(word)) for cell, word in zip(row, words, strict=True)))
+    return made
 
 
 def duration(seconds: float) -> str:

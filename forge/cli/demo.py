@@ -78,7 +78,7 @@ def _folder() -> Iterator[Path]:
             time.sleep(0.1)
 
 
-def _play(app: Forge, screen: Screen, master: Master) -> None:
+def _play(app: Forge, screen: Screen, master: DemoMaster) -> None:
     """From the first job to the last."""
     ids = _enqueue(app)
     screen.look(table=False)  # how they were before anything happened
@@ -119,7 +119,7 @@ def _enqueue(app: Forge) -> list[UUID]:
     return [handle.id for handle in app.enqueue_many(jobs)]
 
 
-def _stay(screen: Screen, master: Master, folder: Path) -> None:
+def _stay(screen: Screen, master: DemoMaster, folder: Path) -> None:
     """Until Ctrl-C, or the master's own end."""
     try:
         print("\nIt stays up and runs what comes. In another terminal:")
@@ -134,7 +134,7 @@ def _stay(screen: Screen, master: Master, folder: Path) -> None:
         print()
 
 
-class Master:
+class DemoMaster:
     """The forge-master, in a session of its own: the terminal's Ctrl-C is this process's to pass on."""
 
     def __init__(self, folder: Path) -> None:
@@ -204,8 +204,8 @@ class Master:
 
 
 @contextmanager
-def _master(folder: Path) -> Iterator[Master]:
-    master = Master(folder)
+def _master(folder: Path) -> Iterator[DemoMaster]:
+    master = DemoMaster(folder)
     try:
         yield master
     except KeyboardInterrupt:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Self
 from uuid import UUID
 
+from rich.console import Group
+from rich.live import Live
+from rich.table import Table
+
 from forge import Forge, Status
-from forge.cli.common import table, until
+from forge.cli.common import draw, line, table, until
 from forge.job import Job, QueueSettings
 from forge.worker.simulated import PLANS
 
 __all__ = ["Screen"]
 
 EVENTS = 8  # of the latest shown under the table
-WIDTH = 100  # of an event under the table: a line that wrapped would spoil the drawing
 
 
 class Screen:
@@ -27,17 +29,15 @@ class Screen:
         self._app = app
         self._before: dict[UUID, Job] = {}
         self._events: list[str] = []
-        self._height = 0
+        self._drawing = Live(auto_refresh=False)
 
     def __enter__(self) -> Self:
         if self.live:
-            sys.stdout.write("\x1b[?25l")  # no cursor while drawing
+            self._drawing.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.live:
-            sys.stdout.write("\x1b[?25h")
-            sys.stdout.flush()
+        self._drawing.stop()
 
     def look(self, *, table: bool = True) -> None:
         """Tell what has changed since the last look."""
@@ -50,17 +50,10 @@ class Screen:
                     print(self._events[-1], flush=True)
             self._before[job.id] = job
         if drawn:
-            self._draw()
+            latest = Group(*map(line, self._events[-EVENTS:]))
+            self._drawing.update(Group(self._table(), "", latest), refresh=True)
 
-    def _draw(self) -> None:
-        """The table and the latest events, over the ones before."""
-        lines = [*self._table().splitlines(), "", *(event[:WIDTH] for event in self._events[-EVENTS:])]
-        back = f"\x1b[{self._height}A" if self._height else ""
-        sys.stdout.write(back + "".join(f"\x1b[2K{line}\n" for line in lines) + "\x1b[J")
-        sys.stdout.flush()
-        self._height = len(lines)
-
-    def _table(self) -> str:
+    def _table(self) -> Table:
         rows: list[Sequence[object]] = []
         for kind in PLANS:
             jobs = [job for job in self._before.values() if job.kind == kind]
@@ -75,8 +68,10 @@ class Screen:
 
     def summary(self, seconds: float) -> None:
         """The table once more, for good."""
+        self._drawing.stop()
         if not self.live:
-            print(f"\n{self._table()}")
+            print()
+            draw(self._table())
         jobs = self._before.values()
         print(
             f"\nall ended after {seconds:.1f} s; {sum(map(retries, jobs))} failures were retried, "

@@ -11,8 +11,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from forge.cli.common import Cli, counted, sqlite_file
-from forge.cli.project import native
+import click
+
+from forge.cli.command import Command
+from forge.cli.common import Cli, counted, draw, line, sqlite_file
+from forge.cli.version import native
 from forge.config import scrub
 from forge.errors import ExitCode, ForgeError
 from forge.fastpath import IMPL
@@ -35,27 +38,28 @@ class Check:
     code: int = ExitCode.OK
 
 
+@click.command(cls=Command)
 def doctor(cli: Cli) -> int:
     """Check this host, the settings, the database and the task modules. Changes nothing."""
     found: list[Check] = []
-    for look in LOOKS:
+    for examine in EXAMINATIONS:
         failed = {check.about for check in found if check.level == "error"}
-        if failed.isdisjoint(NEEDS.get(look, ())):
-            found += _safely(look, cli)
+        if failed.isdisjoint(NEEDS.get(examine, ())):
+            found += _safely(examine, cli)
     if cli.json:
         cli.document([dataclasses.asdict(check) for check in found])
     else:
-        for check in found:
-            cli.print(f"{check.level:<5}  {check.about:<10}  {check.text}")
+        words = ((check.level, f"{'':<{7 - len(check.level)}}{check.about:<10}  {check.text}") for check in found)
+        draw(*(line(text, word=level) for level, text in words))
     return next((check.code for check in found if check.level == "error"), ExitCode.OK)
 
 
-def _safely(look: Look, cli: Cli) -> list[Check]:
+def _safely(examine: Examination, cli: Cli) -> list[Check]:
     try:
-        return list(look(cli))
+        return list(examine(cli))
     except ForgeError as e:
-        text = scrub(str(e), [cli.config.database] if look is not _config else [])
-        return [Check("error", look.__name__.strip("_"), text, e.exit_code)]
+        text = scrub(str(e), [cli.config.database] if examine is not _config else [])
+        return [Check("error", examine.__name__.strip("_"), text, e.exit_code)]
 
 
 def _python(_: Cli) -> Iterator[Check]:
@@ -172,10 +176,10 @@ def _limits(cli: Cli) -> Iterator[Check]:
         yield Check("ok", "limits", ", ".join(f"{limit.all:,} of {limit.has:,} {limit.name} needed" for limit in found))
 
 
-Look = Callable[[Cli], Iterator[Check]]
-LOOKS: tuple[Look, ...] = (_python, _extension, _config, _database, _schema, _modules, _limits)
+Examination = Callable[[Cli], Iterator[Check]]
+EXAMINATIONS: tuple[Examination, ...] = (_python, _extension, _config, _database, _schema, _modules, _limits)
 # What must have been found in order first: one cause, one line.
-NEEDS: dict[Look, tuple[str, ...]] = {
+NEEDS: dict[Examination, tuple[str, ...]] = {
     _database: ("config",),
     _schema: ("config", "database"),
     _modules: ("config",),

@@ -2,35 +2,39 @@
 
 from __future__ import annotations
 
-import argparse
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
 
+import click
 import orjson
 
-from forge.cli.common import Cli, duration, find_job, table, until
+from forge.cli.command import WHOLE, Command, OneOf
+from forge.cli.common import Cli, duration, find_job, until
 from forge.errors import ExitCode, UsageError
 from forge.job import Job, JobFilter, Status
 
 __all__ = ["cancel", "delete", "jobs", "requeue", "retry", "show"]
 
+HEAD = ("id", "kind", "queue", "status", "attempt", "when", "error")
+IDS = click.argument("id", metavar="ID...", nargs=-1, required=True)
 
-def show(cli: Cli) -> int:
-    """One job: where it stands, its last error, and what can be typed next."""
+
+@click.command(cls=Command)
+@click.argument("id", metavar="ID")
+@click.option("-v", "--verbose", is_flag=True, help="everything about it, with tracebacks")
+def show(cli: Cli, id: str, verbose: bool) -> None:
+    """One job: where it stands, its last error, and what can be typed next.
+
+    ID is an id, or its first 8 or more digits.
+    """
     storage = cli.storage()
-    job = find_job(storage, cli.args.id)
-    if cli.json:
-        cli.document(job)
-        return ExitCode.OK
-    cli.print(headline(job, storage.now()))
-    if cli.args.verbose:
-        for line in _details(job):
-            cli.print(line)
+    job = find_job(storage, id)
+    lines = [headline(job, storage.now()), *(_details(job) if verbose else ())]
     if commands := _next(job):
-        cli.print("next:  " + " | ".join(f"forge {verb} {job.id}" for verb in commands))
-    return ExitCode.OK
+        lines.append("next:  " + " | ".join(f"forge {verb} {job.id}" for verb in commands))
+    cli.answer(job, "\n".join(lines))
 
 
 def headline(job: Job, now: float) -> str:
@@ -117,26 +121,32 @@ def _next(job: Job) -> tuple[str, ...]:
     return ()
 
 
-def jobs(cli: Cli) -> int:
+@click.command(cls=Command)
+@click.option("--status", multiple=True, type=OneOf([str(s) for s in Status]), help="may be repeated")
+@click.option("--queue", multiple=True, metavar="NAME", help="may be repeated")
+@click.option("--kind", multiple=True, metavar="KIND", help="may be repeated")
+@click.option("--tag", metavar="TAG")
+@click.option("--limit", type=WHOLE, default=50, metavar="N", help="default 50")
+@click.option("--cursor", metavar="TEXT", help="continue where a listing said there was more")
+def jobs(
+    cli: Cli,
+    status: Sequence[str],
+    queue: Sequence[str],
+    kind: Sequence[str],
+    tag: str | None,
+    limit: int,
+    cursor: str | None,
+) -> None:
     """A page of jobs, newest first."""
-    args = cli.args
-    where = JobFilter(frozenset(Status(s) for s in args.status), args.queue, args.kind, args.tag)
-    if not 1 <= args.limit <= 10_000:
+    where = JobFilter(frozenset(map(Status, status)), queue, kind, tag)
+    if not 1 <= limit <= 10_000:
         raise UsageError("--limit takes 1 to 10000")
     storage = cli.storage()
-    page = storage.find(where, limit=args.limit, cursor=args.cursor)
-    if cli.json:
-        cli.document({"jobs": page.jobs, "cursor": page.cursor})
-        return ExitCode.OK
-    if not page.jobs:
-        cli.print("no jobs")
-        return ExitCode.OK
+    page = storage.find(where, limit=limit, cursor=cursor)
     now = storage.now()
-    head = ("id", "kind", "queue", "status", "attempt", "when", "error")
-    cli.print(table(head, [_row(job, now) for job in page.jobs]))
-    if page.cursor:
+    cli.listing({"jobs": page.jobs, "cursor": page.cursor}, HEAD, (_row(job, now) for job in page.jobs), "no jobs")
+    if page.cursor and not cli.json:
         cli.note(f"more:  --cursor {page.cursor}")
-    return ExitCode.OK
 
 
 def _row(job: Job, now: float) -> tuple[str, ...]:
@@ -151,36 +161,44 @@ def _row(job: Job, now: float) -> tuple[str, ...]:
     return (str(job.id), job.kind, job.queue, job.status, attempt, when, error[:60])
 
 
-def cancel(cli: Cli) -> int:
+@click.command(cls=Command)
+@IDS
+def cancel(cli: Cli, id: Sequence[str]) -> int:
     """End what has not started; ask what runs to stop."""
     said = {"cancelled": "cancelled", "requested": "runs; its worker has been told to stop"}
-    found = _jobs(cli)
+    found = _jobs(cli, id)
     done: dict[UUID, Any] = cli.storage().cancel([job.id for job in found])
     return _report(
         cli, found, done, lambda job: said.get(done.get(job.id, ""), f"has ended already: {job.status}"), said
     )
 
 
-def delete(cli: Cli) -> int:
+@click.command(cls=Command)
+@IDS
+def delete(cli: Cli, id: Sequence[str]) -> int:
     """Remove jobs, live or ended."""
     said = {"deleted": "deleted", "requested": "runs; told to stop, delete it again once it has ended"}
-    found = _jobs(cli)
+    found = _jobs(cli, id)
     done: dict[UUID, Any] = cli.storage().delete([job.id for job in found])
     return _report(cli, found, done, lambda job: said.get(done.get(job.id, ""), "was gone already"), said)
 
 
-def retry(cli: Cli) -> int:
+@click.command(cls=Command)
+@IDS
+def retry(cli: Cli, id: Sequence[str]) -> int:
     """Run again from the first attempt."""
-    return _revive(cli, "retry")
+    return _revive(cli, "retry", id)
 
 
-def requeue(cli: Cli) -> int:
+@click.command(cls=Command)
+@IDS
+def requeue(cli: Cli, id: Sequence[str]) -> int:
     """Run again now, attempts kept."""
-    return _revive(cli, "requeue")
+    return _revive(cli, "requeue", id)
 
 
-def _revive(cli: Cli, verb: str) -> int:
-    found = _jobs(cli)
+def _revive(cli: Cli, verb: str, id: Sequence[str]) -> int:
+    found = _jobs(cli, id)
     storage = cli.storage()
     revived = getattr(storage, verb)([job.id for job in found])
     done = dict.fromkeys(revived, "pending")
@@ -195,33 +213,20 @@ def _revive(cli: Cli, verb: str) -> int:
     return _report(cli, found, done, words, {"pending": ""})
 
 
-def _jobs(cli: Cli) -> list[Job]:
+def _jobs(cli: Cli, ids: Sequence[str]) -> list[Job]:
     """All that were named, or an error before anything is changed."""
     storage = cli.storage()
-    return list({job.id: job for job in (find_job(storage, text) for text in cli.args.id)}.values())
+    return list({job.id: job for job in (find_job(storage, text) for text in ids)}.values())
 
 
 def _report(
     cli: Cli, found: list[Job], done: dict[UUID, Any], words: Callable[[Job], str], good: dict[str, str]
 ) -> int:
     """One line per job; usage error (2) when some job could not be changed."""
-    if cli.json:
-        cli.document({str(job.id): done.get(job.id) for job in found})
-    else:
-        for job in found:
-            cli.print(f"{job.id}  {words(job)}")
+    lines = [f"{job.id}  {words(job)}" for job in found]
+    cli.answer({str(job.id): done.get(job.id) for job in found}, "\n".join(lines))
     return ExitCode.OK if all(done.get(job.id) in good for job in found) else ExitCode.USAGE
 
 
 def _json(value: Any) -> str:
     return orjson.dumps(value).decode()
-
-
-def add_filters(sub: argparse.ArgumentParser) -> None:
-    """Options of `forge jobs`."""
-    sub.add_argument("--status", action="append", default=[], choices=[str(s) for s in Status], help="may be repeated")
-    sub.add_argument("--queue", action="append", default=[], metavar="NAME", help="may be repeated")
-    sub.add_argument("--kind", action="append", default=[], metavar="KIND", help="may be repeated")
-    sub.add_argument("--tag", metavar="TAG")
-    sub.add_argument("--limit", type=int, default=50, metavar="N", help="default 50")
-    sub.add_argument("--cursor", metavar="TEXT", help="continue where a listing said there was more")

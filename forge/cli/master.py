@@ -9,13 +9,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
+import click
+
 from forge import __version__, early, logs
 from forge import config as settings
 from forge.cli import report
-from forge.cli.common import Cli, Parser, counted, sqlite_file
-from forge.cli.project import native
+from forge.cli.command import BareCommand, run_words
+from forge.cli.common import Cli, counted, sqlite_file
 from forge.cli.reloading import Watcher, prepare_to_reload
 from forge.cli.starting import check_programs, overruled, programs, take_pid_file, take_sqlite_file
+from forge.cli.version import native
 from forge.cluster.services import TIMEOUT
 from forge.config import Config
 from forge.descendants import adopt_orphans
@@ -46,62 +49,66 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run_or_leave(words: list[str]) -> int:
     try:
-        return _run(words)
+        return run_words(master, "forge-master", words)
     except early.Leaving:
         log("stopped before it had started")
         return ExitCode.OK
 
 
-def _run(words: list[str]) -> int:
-    with Cli(_parser().parse_args(words)) as cli:
-        systemd = cli.closing(Systemd())
-        if cli.args.reload:
-            prepare_to_reload()
-        logs.setup(cli.config.logging, "master")
-        shown = os.path.relpath(cli.config.path) if cli.config.path else "(none)"
-        log(f"forge {__version__} ({native()})  pid {os.getpid()}  config {shown}")
-        cli.config.declared_queues()
-        for line in check_room(cli.config):
-            log(line, level=logging.WARNING)
-        take_pid_file(cli)
+@click.command(cls=BareCommand)
+@click.option("--pid-file", type=click.Path(path_type=Path), metavar="FILE", help="written, and locked while this runs")
+@click.option("--check", is_flag=True, help="look whether it could start, and stop there")
+@click.option("--reload", is_flag=True, help="for development: reload when a module changes")
+def master(cli: Cli, pid_file: Path | None, check: bool, reload: bool) -> int:
+    """Runs workers: claims jobs, hands them out, writes results."""
+    systemd = cli.closing(Systemd())
+    if reload:
+        prepare_to_reload()
+    logs.setup(cli.config.logging, "master")
+    shown = os.path.relpath(cli.config.path) if cli.config.path else "(none)"
+    log(f"forge {__version__} ({native()})  pid {os.getpid()}  config {shown}")
+    cli.config.declared_queues()
+    for line in check_room(cli.config):
+        log(line, level=logging.WARNING)
+    if not check:
+        take_pid_file(cli, pid_file)
         take_sqlite_file(cli)
-        _say_what_is_not_run(cli.config)
-        # By the environment, so that `Forge()` in a task module of a worker means the database this command means.
-        # Other programs do not need to know it.
-        hidden = {"FORGE_DATABASE_URL": os.environ.get("FORGE_DATABASE_URL")}
-        os.environ.update({variable: value for variable, value in cli.flags.items() if value})
-        file = sqlite_file(cli.config.database)
-        made = "created, " if file is not None and not file.exists() else ""
-        adopt_orphans()  # of a zygote that is killed
-        if cli.args.check:
-            _reach(cli, made)  # before the functions of a worker, which may need it
-        zygote = cli.closing(new_zygote(cli.config, "stop" if cli.args.check else ""))
-        zygote.wait_until_ready()
-        for warning in zygote.warnings(strict=cli.config.fork_safety == "strict"):
-            log(warning, level=logging.WARNING)
-        if not cli.args.check:
-            _reach(cli, made)
-        kinds = sorted(kind for kind, about in zygote.kinds.items() if not about.get("builtin"))
-        if cli.config.modules:
-            log(f"{counted(len(kinds), 'task')} from {', '.join(cli.config.modules)}: {', '.join(kinds)}")
-        check_programs(cli.config)
-        for line in programs(cli.config):
-            log(line)
-        if cli.args.check:
-            cli.print("ok: forge-master can start")
-        else:
-            if cli.args.reload:
-                cli.closing(Watcher(cli.config, log))
-            return _serve(cli, zygote, systemd, hidden)
+    _say_what_is_not_run(cli.config)
+    # By the environment, so that `Forge()` in a task module of a worker means the database this command means.
+    # Other programs do not need to know it.
+    hidden = {"FORGE_DATABASE_URL": os.environ.get("FORGE_DATABASE_URL")}
+    os.environ.update({variable: value for variable, value in cli.flags.items() if value})
+    file = sqlite_file(cli.config.database)
+    made = "created, " if file is not None and not file.exists() else ""
+    adopt_orphans()  # of a zygote that is killed
+    if check:
+        _reach(cli, made, check)  # before the functions of a worker, which may need it
+    zygote = cli.closing(new_zygote(cli.config, "stop" if check else ""))
+    zygote.wait_until_ready()
+    for warning in zygote.warnings(strict=cli.config.fork_safety == "strict"):
+        log(warning, level=logging.WARNING)
+    if not check:
+        _reach(cli, made, check)
+    kinds = sorted(kind for kind, about in zygote.kinds.items() if not about.get("builtin"))
+    if cli.config.modules:
+        log(f"{counted(len(kinds), 'task')} from {', '.join(cli.config.modules)}: {', '.join(kinds)}")
+    check_programs(cli.config)
+    for line in programs(cli.config):
+        log(line)
+    if check:
+        cli.print("ok: forge-master can start")
         return ExitCode.OK
+    if reload:
+        cli.closing(Watcher(cli.config, log))
+    return _serve(cli, zygote, systemd, hidden)
 
 
-def _reach(cli: Cli, made: str) -> None:
+def _reach(cli: Cli, made: str, check: bool) -> None:
     """The storage, and what to say of it."""
-    if made and cli.args.check:
+    if made and check:
         log(f"storage {cli.shown_url} (made at the first start)")
     else:
-        schema = cli.storage(create=not cli.args.check).schema_state()
+        schema = cli.storage(create=not check).schema_state()
         log(f"storage {cli.shown_url} ({made}schema {schema.current})")
 
 
@@ -114,28 +121,17 @@ def _serve(cli: Cli, zygote: ZygoteProcess, systemd: Systemd, hidden: Mapping[st
     prepare(work, config.declared_queues())
     for line in overruled(config, work.queues()):
         log(line)
-    path = Path(cli.args.config) if cli.args.config else config.path
+    path = Path(cli.file) if cli.file else config.path
     return Master(
         work,
         heart,
         cluster,
         config,
         zygote,
-        read_config=lambda: settings.load(path, cli.args.database, schema=cli.args.schema),
+        read_config=lambda: settings.load(path, cli.database, schema=cli.schema),
         systemd=systemd,
         hidden=hidden,
     ).run()
-
-
-def _parser() -> Parser:
-    parser = Parser(prog="forge-master", description="Runs workers: claims jobs, hands them out, writes results.")
-    parser.add_argument("-c", "--config", metavar="FILE", help="default: the nearest forge.toml")
-    parser.add_argument("--database", metavar="URL", help="default: see `forge config show --origin`")
-    parser.add_argument("--schema", metavar="NAME", help="PostgreSQL schema of the tables")
-    parser.add_argument("--pid-file", metavar="FILE", help="written, and locked while this runs")
-    parser.add_argument("--check", action="store_true", help="look whether it could start, and stop there")
-    parser.add_argument("--reload", action="store_true", help="for development: reload when a module changes")
-    return parser
 
 
 def _open(config: Config, role: Literal["work", "heart", "services"], timeout: float | None = None) -> Storage:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 import time
 from datetime import UTC, datetime
 from typing import Any
 
-from forge.cli.common import Cli, duration, table
+import click
+
+from forge.cli.command import Command
+from forge.cli.common import Cli, draw, duration, table
 from forge.cluster.metrics import Histogram, merged
-from forge.errors import ExitCode, UsageError
+from forge.errors import UsageError
 from forge.storage.contract.metrics import MINUTE, PodPoint, Point
 
-__all__ = ["add_options", "cores", "memory", "metrics", "seconds_of", "size"]
+__all__ = ["cores", "memory", "metrics", "seconds_of", "size"]
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 PARTS = (0.5, 0.95, 0.99)
@@ -21,14 +23,18 @@ HEAD = ("from", "enqueued", "done", "per s", "failed", "dead", "waiting", "laten
         "run p50", "p95", "p99")  # fmt: skip
 
 
-def metrics(cli: Cli) -> int:
+@click.command(cls=Command)
+@click.argument("queue", metavar="[QUEUE]", required=False)
+@click.option("--since", "span", default="1h", metavar="SPAN", help="how far back, such as 15m or 7d; default 1h")
+@click.option("--step", "each", default="1m", metavar="SPAN", help="a row for each; default 1m")
+def metrics(cli: Cli, queue: str | None, span: str, each: str) -> None:
     """Rates, failures, and percentiles of latency and run time, of one queue or of all together."""
-    since, step = seconds_of(cli.args.since, "--since"), seconds_of(cli.args.step, "--step")
+    since, step = seconds_of(span, "--since"), seconds_of(each, "--step")
     storage = cli.storage()
     now = storage.now()
     first = (now - since) // step * step
-    points = storage.metrics.read(first, now + MINUTE, step, cli.args.queue)
-    shown = points if cli.args.queue is not None else merged(points)
+    points = storage.metrics.read(first, now + MINUTE, step, queue)
+    shown = points if queue is not None else merged(points)
     if cli.json:
         document: dict[str, Any] = {
             "since": _time(first),
@@ -42,11 +48,10 @@ def metrics(cli: Cli) -> int:
         }
         cli.document(document)
     elif not shown:
-        of = f" of queue {cli.args.queue}" if cli.args.queue is not None else ""
-        cli.print(f"no figures{of} since {cli.args.since} ago; pods write them while they run")
+        of = f" of queue {queue}" if queue is not None else ""
+        cli.print(f"no figures{of} since {span} ago; pods write them while they run")
     else:
-        cli.print(table(HEAD, (_row(point, step, since) for point in shown)))
-    return ExitCode.OK
+        draw(table(HEAD, (_row(point, step, since) for point in shown)))
 
 
 def seconds_of(text: str, option: str) -> int:
@@ -127,10 +132,3 @@ def memory(points: list[PodPoint]) -> str:
 def size(n: int) -> str:
     """`85 MB`"""
     return f"{n / 1e9:.1f} GB" if n >= 1e9 else f"{n / 1e6:.0f} MB"
-
-
-def add_options(sub: argparse.ArgumentParser) -> None:
-    """Of `forge metrics`."""
-    sub.add_argument("queue", metavar="QUEUE", nargs="?", help="default: all together")
-    sub.add_argument("--since", default="1h", metavar="SPAN", help="how far back, such as 15m or 7d; default 1h")
-    sub.add_argument("--step", default="1m", metavar="SPAN", help="a row for each; default 1m")

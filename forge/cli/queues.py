@@ -7,76 +7,69 @@ import typing
 from collections.abc import Sequence
 from typing import Any
 
-from forge.cli.common import Cli, duration, table, until
+import click
+
+from forge.cli.command import WHOLE, Command, Group
+from forge.cli.common import Cli, duration, progress, until
 from forge.codec import check_name
 from forge.config import QUEUE_KEYS, suggest
-from forge.errors import ExitCode, UsageError
+from forge.errors import UsageError
 from forge.job import Counts, QueueSettings, Status
 
-__all__ = ["pause", "prune", "queues", "resume", "set_queue"]
+__all__ = ["age", "prune", "queue", "queues", "state"]
 
+HEAD = ("queue", "workers", "pending", "scheduled", "running", "failed", "done", "dead", "cancelled", "oldest", "state")
 _TYPES = typing.get_type_hints(QueueSettings)
+_ENDED = (Status.DONE, Status.DEAD, Status.CANCELLED)
 _WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
 
-def queues(cli: Cli) -> int:
+@click.command(cls=Command)
+def queues(cli: Cli) -> None:
     """Every queue that has settings or jobs."""
     storage = cli.storage()
-    settings, live, ended = storage.queues(), storage.counts(), storage.ended_counts()
-    names = sorted({*settings, *live, *ended})
+    settings, live, ended, now = storage.queues(), storage.counts(), storage.ended_counts(), storage.now()
     unserved = storage.shares.undeclared()
-    if cli.json:
-        found = [_as_json(n, settings.get(n), live.get(n, Counts()), ended.get(n, {})) for n in names]
-        cli.document([each | {"served": each["name"] not in unserved} for each in found])
-        return ExitCode.OK
-    if not names:
-        cli.print("no queues; they appear with the first job or `forge queue set NAME …`")
-        return ExitCode.OK
-    now = storage.now()
-    head = (
-        "queue",
-        "workers",
-        "pending",
-        "scheduled",
-        "running",
-        "failed",
-        "done",
-        "dead",
-        "cancelled",
-        "oldest",
-        "state",
-    )
-    rows = [_row(settings.get(n) or QueueSettings(n), live.get(n, Counts()), ended.get(n, {}), now) for n in names]
-    said = [(*row[:-1], f"{row[-1]}, nobody serves it" if row[0] in unserved else row[-1]) for row in rows]
-    cli.print(table(head, said))
-    return ExitCode.OK
+    document, rows = [], []
+    for name in sorted({*settings, *live, *ended}):
+        of, counts, past = settings.get(name) or QueueSettings(name), live.get(name, Counts()), ended.get(name, {})
+        all_counts = dataclasses.asdict(counts) | {str(status): past.get(status, 0) for status in _ENDED}
+        document.append(dataclasses.asdict(of) | {"counts": all_counts, "served": name not in unserved})
+        alone = ", nobody serves it" if name in unserved else ""
+        rows.append((
+            *(name, of.max_workers, counts.pending, counts.scheduled, counts.in_progress, counts.failed),
+            *(past.get(status, 0) for status in _ENDED),
+            *(age(counts), f"{state(of, now)}{alone}"),
+        ))  # fmt: skip
+    cli.listing(document, HEAD, rows, "no queues; they appear with the first job or `forge queue set NAME …`")
 
 
-def _as_json(name: str, settings: QueueSettings | None, live: Counts, ended: dict[Status, int]) -> dict[str, Any]:
-    found = dataclasses.asdict(settings or QueueSettings(name))
-    return found | {"counts": dataclasses.asdict(live) | {str(s): ended.get(s, 0) for s in _ENDED}}
+def age(counts: Counts) -> str:
+    """Of the oldest job that waits."""
+    return duration(counts.oldest_pending_age) if counts.oldest_pending_age else "-"
 
 
-_ENDED = (Status.DONE, Status.DEAD, Status.CANCELLED)
-
-
-def _row(settings: QueueSettings, live: Counts, ended: dict[Status, int], now: float) -> tuple[object, ...]:
-    state = "paused" if settings.paused else ""
+def state(settings: QueueSettings, now: float) -> str:
+    """`open`, `paused`, `cooling down, again in 4 s`"""
+    words = ["paused"] if settings.paused else []
     if settings.throttled_until and settings.throttled_until.timestamp() > now:
-        state = f"{state} cooling down, again {until(settings.throttled_until, now)}".strip()
-    oldest = duration(live.oldest_pending_age) if live.oldest_pending_age else "-"
-    return (
-        *(settings.name, settings.max_workers),
-        *(live.pending, live.scheduled, live.in_progress, live.failed),
-        *(ended.get(status, 0) for status in _ENDED),
-        *(oldest, state or "open"),
-    )
+        words.append(f"cooling down, again {until(settings.throttled_until, now)}")
+    return " ".join(words) or "open"
 
 
-def set_queue(cli: Cli) -> int:
-    """Change settings given as key=value."""
-    changes = parse_settings(cli.args.settings)
-    return _changed(cli, cli.storage(create=True).set_queue(check_name(cli.args.name, "queue"), **changes))
+@click.group(cls=Group)
+def queue() -> None:
+    """Change one queue's settings."""
+
+
+@queue.command("set", short_help="Change settings given as key=value.")
+@click.argument("name", metavar="NAME")
+@click.argument("settings", metavar="KEY=VALUE...", nargs=-1, required=True)
+def set_queue(cli: Cli, name: str, settings: Sequence[str]) -> None:
+    _change(cli, name, parse_settings(settings))
+
+
+set_queue.help = f"Change settings given as key=value: {', '.join(QUEUE_KEYS)}."
 
 
 def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
@@ -108,40 +101,43 @@ def _value(key: str, text: str) -> Any:
     return text
 
 
-def pause(cli: Cli) -> int:
+@queue.command()
+@click.argument("name", metavar="NAME")
+def pause(cli: Cli, name: str) -> None:
     """Claim nothing from a queue until it is resumed; what runs goes on."""
-    return _changed(cli, cli.storage(create=True).set_queue(check_name(cli.args.name, "queue"), paused=True))
+    _change(cli, name, {"paused": True})
 
 
-def resume(cli: Cli) -> int:
+@queue.command()
+@click.argument("name", metavar="NAME")
+def resume(cli: Cli, name: str) -> None:
     """Undo `pause`."""
-    return _changed(cli, cli.storage(create=True).set_queue(check_name(cli.args.name, "queue"), paused=False))
+    _change(cli, name, {"paused": False})
 
 
-def _changed(cli: Cli, settings: QueueSettings) -> int:
-    if cli.json:
-        cli.document(settings)
-    else:
-        cli.print(f"{settings.name}: " + " ".join(f"{key}={_shown(getattr(settings, key))}" for key in QUEUE_KEYS))
-    return ExitCode.OK
+def _change(cli: Cli, name: str, changes: dict[str, Any]) -> None:
+    settings = cli.storage(create=True).set_queue(check_name(name, "queue"), **changes)
+    shown = " ".join(f"{key}={_shown(getattr(settings, key))}" for key in QUEUE_KEYS)
+    cli.answer(settings, f"{settings.name}: {shown}")
 
 
 def _shown(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def prune(cli: Cli) -> int:
+@click.command(cls=Command)
+@click.option("--batch", type=WHOLE, default=1000, metavar="N", help="rows in one transaction; default 1000")
+def prune(cli: Cli, batch: int) -> None:
     """Delete ended jobs that are past their queue's retention, in small batches."""
     storage = cli.storage()
     walked = deleted = 0
     after: str | None = None
-    while True:
-        batch = storage.prune(cli.args.batch, after)
-        walked, deleted, after = walked + batch.walked, deleted + batch.deleted, batch.after
-        if after is None:
-            break
-    if cli.json:
-        cli.document({"looked_at": walked, "deleted": deleted})
-    else:
-        cli.print(f"deleted {deleted} of {walked} ended jobs old enough to look at")
-    return ExitCode.OK
+    with progress("pruning") as say:
+        while True:
+            done = storage.prune(batch, after)
+            walked, deleted, after = walked + done.walked, deleted + done.deleted, done.after
+            if after is None:
+                break
+            say(f"{deleted} of {walked} ended jobs deleted")
+    text = f"deleted {deleted} of {walked} ended jobs old enough to look at"
+    cli.answer({"looked_at": walked, "deleted": deleted}, text)

@@ -2,44 +2,51 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import itertools
 import typing
 import zoneinfo
-from collections.abc import Callable
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import click
+
 from forge.app import Forge
-from forge.cli.common import Cli, Parser, table, until
-from forge.cli.enqueue import app_of, parse_arguments, parse_payload
+from forge.cli.command import NUMBER, WHOLE, Group, OneOf, TaskCommand, read
+from forge.cli.common import Cli, until
+from forge.cli.enqueue import app_of, check_one_payload, parse_arguments, parse_payload
 from forge.cluster import schedules as operating
 from forge.cluster.cron import FireTimes
 from forge.codec import decode
-from forge.errors import ExitCode, UsageError
+from forge.errors import UsageError
 from forge.job import Deduped
 from forge.storage.contract.schedules import CatchUp, Schedule
 from forge.worker.modules import known_tasks
 
-__all__ = ["add_commands", "schedules"]
+__all__ = ["schedules"]
 
-Add = Callable[["argparse._SubParsersAction[Parser]", str, Callable[[Cli], int]], Parser]
+HEAD = ("name", "expression", "zone", "task", "next", "last", "state")
+NAME = click.argument("name", metavar="NAME")
+ZONE = click.option("--timezone", metavar="ZONE", help="such as Europe/Berlin; default UTC")
+QUEUE = click.option("--queue", metavar="NAME")
+CATCH_UP = click.option("--catch-up", type=OneOf(typing.get_args(CatchUp)), help="which missed times are made up for")
+JITTER = click.option("--jitter", type=NUMBER, metavar="SECONDS", help="jobs run up to this long after their time")
 
 
-def schedules(cli: Cli) -> int:
+@click.group(cls=Group, invoke_without_command=True)
+@click.pass_context
+def schedules(ctx: click.Context) -> None:
     """Every schedule: what it says, and when it comes next."""
+    if ctx.invoked_subcommand is None:
+        _list(ctx.obj)
+
+
+def _list(cli: Cli) -> None:
     storage = cli.storage()
     found = storage.schedules.all()
-    if cli.json:
-        cli.document([_as_json(schedule) for schedule in found])
-    elif not found:
-        cli.print("no schedules; add one with `forge schedules add`, or [cron.NAME] in forge.toml")
-    else:
-        now = storage.now()
-        head = ("name", "expression", "zone", "task", "next", "last", "state")
-        cli.print(table(head, [_row(schedule, now) for schedule in found]))
-    return ExitCode.OK
+    now, none = storage.now(), "no schedules; add one with `forge schedules add`, or [cron.NAME] in forge.toml"
+    cli.listing([_as_json(schedule) for schedule in found], HEAD, (_row(schedule, now) for schedule in found), none)
 
 
 def _row(schedule: Schedule, now: float) -> tuple[object, ...]:
@@ -70,127 +77,114 @@ def _as_json(schedule: Schedule) -> dict[str, Any]:
     return found | {"payload": decode(schedule.payload), "state": schedule.state}
 
 
-def add(cli: Cli) -> int:
-    """Add a schedule, or replace the one of that name if it was added so."""
-    args = cli.args
-    if args.payload is not None and args.args:
-        raise UsageError("give arguments or --payload, not both")
-    found = known_tasks(cli.config, flags=cli.flags).get(args.task)
+@schedules.command(cls=TaskCommand)
+@NAME
+@click.argument("expression", metavar="EXPR")
+@click.argument("task", metavar="TASK")
+@click.argument("args", metavar="[ARG]...", nargs=-1)
+@click.option("--payload", metavar="JSON", help="the whole payload, instead of arguments")
+@click.option("--skip-if-running", is_flag=True, default=None, help="skip a time while the last job has not ended")
+@click.option("--priority", type=WHOLE, metavar="N", help="lower runs first")
+@click.option("--max-attempts", type=WHOLE, metavar="N")
+@ZONE
+@QUEUE
+@CATCH_UP
+@JITTER
+def add(
+    cli: Cli, name: str, expression: str, task: str, args: Sequence[str], payload: str | None, **options: Any
+) -> None:
+    """Add a schedule, or replace the one of that name if it was added so.
+
+    EXPR is cron of 5 fields, or 6 with seconds first; in quotes. TASK is a task, as `forge tasks` lists it. An ARG is
+    JSON or text; name=value for a keyword argument.
+    """
+    check_one_payload(args, payload)
+    found = known_tasks(cli.config, flags=cli.flags).get(task)
     cli.storage(create=True)
-    app = app_of(cli, found, args.task)
-    options: Any = _given(args, "timezone", "catch_up", "jitter", "queue", "priority", "max_attempts")
-    if args.skip_if_running:
-        options["skip_if_running"] = True
-    if args.payload is not None:
-        options["payload"] = parse_payload(args.payload)
+    app = app_of(cli, found, task)
+    given: Any = _given(options)
+    if payload is not None:
+        given["payload"] = parse_payload(payload)
     else:
-        options["args"], options["kwargs"] = parse_arguments(args.args)
-    task = found.task if found is not None and found.task is not None and args.payload is None else args.task
-    return _told(cli, app.schedules.set(args.name, args.expression, task, **options))
+        given["args"], given["kwargs"] = parse_arguments(args)
+    checked = found.task if found is not None and payload is None else None
+    _tell(cli, app.schedules.set(name, expression, checked or task, **given))
 
 
-def edit(cli: Cli) -> int:
+@schedules.command()
+@NAME
+@click.option("--expression", metavar="EXPR")
+@ZONE
+@QUEUE
+@CATCH_UP
+@JITTER
+def edit(cli: Cli, name: str, **options: Any) -> None:
     """Change some of what a schedule says. Another time counts from now on."""
-    changes: Any = _given(cli.args, "expression", "timezone", "catch_up", "jitter", "queue")
+    changes: Any = _given(options)
     if not changes:
         raise UsageError("nothing to change; say --expression, --timezone, --catch-up, --jitter or --queue")
     cli.storage()
     app = cli.closing(Forge(cli.config.database, schema=cli.config.schema))
-    return _told(cli, app.schedules.edit(cli.args.name, **changes))
+    _tell(cli, app.schedules.edit(name, **changes))
 
 
-def _given(args: argparse.Namespace, *names: str) -> dict[str, Any]:
-    return {name: value for name in names if (value := getattr(args, name)) is not None}
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
 
 
-def pause(cli: Cli) -> int:
+@schedules.command()
+@NAME
+def pause(cli: Cli, name: str) -> None:
     """Let a schedule fire no more until it is resumed, wherever it is declared."""
-    return _told(cli, operating.pause(cli.storage(), cli.args.name))
+    _tell(cli, operating.pause(cli.storage(), name))
 
 
-def resume(cli: Cli) -> int:
+@schedules.command()
+@NAME
+def resume(cli: Cli, name: str) -> None:
     """Undo `pause`, or try one again that was disabled. What has passed meanwhile is not made up for."""
-    return _told(cli, operating.resume(cli.storage(), cli.args.name))
+    _tell(cli, operating.resume(cli.storage(), name))
 
 
-def run(cli: Cli) -> int:
+@schedules.command()
+@NAME
+def run(cli: Cli, name: str) -> None:
     """Enqueue a schedule's job now, and print its id. Its times stay what they are."""
-    receipt = operating.run_now(cli.storage(), cli.args.name)
+    receipt = operating.run_now(cli.storage(), name)
     deduped = isinstance(receipt, Deduped)
-    if cli.json:
-        cli.document({"id": receipt.id, "deduped": deduped})
-    else:
-        cli.print(receipt.id)
-        if deduped:
-            cli.note("nothing was stored: that job of the schedule has not ended")
-    return ExitCode.OK
+    cli.answer({"id": receipt.id, "deduped": deduped}, str(receipt.id))
+    if deduped and not cli.json:
+        cli.note("nothing was stored: that job of the schedule has not ended")
 
 
-def remove(cli: Cli) -> int:
+@schedules.command()
+@NAME
+@click.option("--declared", is_flag=True, help="also if a file or code declares it, or did")
+def remove(cli: Cli, name: str, declared: bool) -> None:
     """Forget a schedule that was added here or by a program; with --declared, one of a file or of code."""
-    operating.remove(cli.storage(), cli.args.name, declared=cli.args.declared)
-    if cli.json:
-        cli.document({"removed": cli.args.name})
-    else:
-        cli.print(f"{cli.args.name}: removed")
-    return ExitCode.OK
+    operating.remove(cli.storage(), name, declared=declared)
+    cli.answer({"removed": name}, f"{name}: removed")
 
 
-def upcoming(cli: Cli) -> int:
+@schedules.command("next")
+@click.argument("expression", metavar="EXPR")
+@click.option("--timezone", metavar="ZONE")
+@click.option("-n", type=WHOLE, default=5, metavar="N", help="how many; default 5")
+@click.option("--from", "start", type=read(datetime.fromisoformat), metavar="TIME", help="default: now")
+def upcoming(cli: Cli, expression: str, timezone: str | None, n: int, start: datetime | None) -> None:
     """Show when an expression comes due: on the wall clock of its zone, and in UTC. Nothing is stored."""
-    fire_times = FireTimes(cli.args.expression, cli.args.timezone or "UTC")
-    start = cli.args.start or datetime.now(UTC)
+    fire_times, zone = FireTimes(expression, timezone or "UTC"), _zone(timezone or "UTC")
+    start = start or datetime.now(UTC)
     if start.tzinfo is None:
-        start = start.replace(tzinfo=_zone(cli.args.timezone or "UTC"))
+        start = start.replace(tzinfo=zone)
     # A century holds as many as anybody asks for.
-    found = list(itertools.islice(fire_times.between(start, start + timedelta(days=36_525)), cli.args.n))
-    zone = _zone(cli.args.timezone or "UTC")
-    if cli.json:
-        cli.document(found)
-    else:
-        rows = [(f"{at.astimezone(zone):%a %Y-%m-%d %H:%M:%S %z}", f"{at:%Y-%m-%d %H:%M:%S}") for at in found]
-        cli.print(table((cli.args.timezone or "UTC", "UTC") if cli.args.timezone else ("time", "UTC"), rows))
-    return ExitCode.OK
+    found = list(itertools.islice(fire_times.between(start, start + timedelta(days=36_525)), n))
+    rows = [(f"{at.astimezone(zone):%a %Y-%m-%d %H:%M:%S %z}", f"{at:%Y-%m-%d %H:%M:%S}") for at in found]
+    cli.listing(found, (timezone or "time", "UTC"), rows)
 
 
-def _told(cli: Cli, schedule: Schedule) -> int:
-    if cli.json:
-        cli.document(_as_json(schedule))
-    elif schedule.state != "active" or schedule.next_at is None:
-        cli.print(f"{schedule.name}: {schedule.state}")
-    else:
-        cli.print(f"{schedule.name}: next at {_shown(schedule.next_at, schedule)} {schedule.timezone}")
-    return ExitCode.OK
-
-
-def add_commands(add_command: Add, top: argparse._SubParsersAction[Parser]) -> None:
-    """`forge schedules` and what can stand behind it."""
-    parser = add_command(top, "schedules", schedules)
-    below = parser.add_subparsers(metavar="COMMAND", required=False, parser_class=Parser)
-    new = add_command(below, "add", add)
-    new.add_argument("name", metavar="NAME")
-    new.add_argument("expression", metavar="EXPR", help="cron of 5 fields, or 6 with seconds first; in quotes")
-    new.add_argument("task", metavar="TASK", help="the task, as `forge tasks` lists it")
-    new.add_argument("args", nargs="*", metavar="ARG", help="JSON or text; name=value for a keyword argument")
-    new.add_argument("--payload", metavar="JSON", help="the whole payload, instead of arguments")
-    new.add_argument("--skip-if-running", action="store_true", help="skip a time while the last job has not ended")
-    new.add_argument("--priority", type=int, metavar="N", help="lower runs first")
-    new.add_argument("--max-attempts", type=int, metavar="N")
-    changed = add_command(below, "edit", edit)
-    changed.add_argument("name", metavar="NAME")
-    changed.add_argument("--expression", metavar="EXPR")
-    for each in (new, changed):
-        each.add_argument("--timezone", metavar="ZONE", help="such as Europe/Berlin; default UTC")
-        each.add_argument("--queue", metavar="NAME")
-        each.add_argument("--catch-up", choices=typing.get_args(CatchUp), help="which missed times are made up for")
-        each.add_argument("--jitter", type=float, metavar="SECONDS", help="jobs run up to this long after their time")
-    for name, command in (("pause", pause), ("resume", resume), ("run", run), ("remove", remove)):
-        made = add_command(below, name, command)
-        made.add_argument("name", metavar="NAME")
-        if command is remove:
-            made.add_argument("--declared", action="store_true", help="also if a file or code declares it, or did")
-    shown = add_command(below, "next", upcoming)
-    shown.add_argument("expression", metavar="EXPR")
-    shown.add_argument("--timezone", metavar="ZONE")
-    shown.add_argument("-n", type=int, default=5, metavar="N", help="how many; default 5")
-    shown.add_argument("--from", dest="start", type=datetime.fromisoformat, metavar="TIME", help="default: now")
+def _tell(cli: Cli, schedule: Schedule) -> None:
+    text = schedule.state
+    if schedule.state == "active" and schedule.next_at is not None:
+        text = f"next at {_shown(schedule.next_at, schedule)} {schedule.timezone}"
+    cli.answer(_as_json(schedule), f"{schedule.name}: {text}")

@@ -17,18 +17,17 @@ from forge.master.pod.pid_file import PidFile
 __all__ = ["check_programs", "overruled", "programs", "take_pid_file", "take_sqlite_file"]
 
 
-def take_pid_file(cli: Cli) -> None:
-    """The file that the flag or the settings name, held until the command ends; nothing with --check."""
-    path = Path(cli.args.pid_file) if cli.args.pid_file else cli.config.pid_file
-    if path is not None and not cli.args.check:
+def take_pid_file(cli: Cli, path: Path | None) -> None:
+    """The file that the flag or the settings name, held until the command ends."""
+    if (path := path or cli.config.pid_file) is not None:
         cli.closing(PidFile(path))
 
 
 def take_sqlite_file(cli: Cli) -> None:
-    """A SQLite file is one master's: a lock beside it is held until the command ends; nothing with --check. It goes
-    with its process however that ends, so one that was killed is no obstacle."""
+    """A SQLite file is one master's: a lock beside it is held until the command ends. It goes with its
+    process however that ends, so one that was killed is no obstacle."""
     file = sqlite_file(cli.config.database)
-    if file is not None and not cli.args.check and file.parent.is_dir():  # else the storage says what is wrong
+    if file is not None and file.parent.is_dir():  # else the storage says what is wrong
         real = Path(os.path.realpath(file))
         advice = "a SQLite file has room for one: stop that one, or use PostgreSQL"
         cli.closing(PidFile(real.with_name(f"{real.name}-master"), advice, 0o600))

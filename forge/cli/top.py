@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-import argparse
-import shutil
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from forge.cli.cluster import leads
-from forge.cli.common import Cli, counted, duration, table, until
-from forge.errors import DatabaseError, ExitCode, UsageError
+import click
+
+from forge.cli.command import NUMBER, Command
+from forge.cli.common import Cli, counted, draw, duration, line, table
+from forge.cli.pods import leads
+from forge.cli.queues import age, state
+from forge.errors import DatabaseError, UsageError
 from forge.job import Counts, Job, JobFilter, Pod, QueueSettings, Status
 from forge.storage import Storage
 from forge.storage.contract.leases import Leader
 
-__all__ = ["add_options", "top"]
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+__all__ = ["top"]
 
 RUNNING = 200  # jobs looked at, newest first; a screen has room for fewer
 SHARE = 10  # counting what has ended reads all history, so looks take at most 1/10 of the database's time
@@ -61,82 +66,66 @@ class Look:
         return sorted({*self.settings, *self.live, *self.ended})
 
 
-def top(cli: Cli) -> int:
-    """Queues, rates, pods and running jobs, live; one look where the output is no terminal, or with -o json."""
-    interval = cli.args.interval
+@click.command(cls=Command)
+@click.option("--interval", type=NUMBER, default=1.0, metavar="SECONDS", help="between two looks; default 1")
+def top(cli: Cli, interval: float) -> None:
+    """Queues, rates, pods and running jobs, live. One look where the output is no terminal, or with -o json."""
     if not 0.1 <= interval <= 3600:
         raise UsageError("--interval takes 0.1 to 3600 seconds")
     storage = cli.storage()
     before = Look.at(storage)
-    if cli.json or not sys.stdout.isatty():
-        time.sleep(interval)
-        look = Look.at(storage)
-        if cli.json:
-            cli.document(_as_json(cli, look, before))
-        else:
-            cli.print("\n".join(_lines(cli, look, before)))
-        return ExitCode.OK
-    with _screen(), suppress(KeyboardInterrupt):
-        _watch(cli, storage, before)
-    return ExitCode.OK
+    if not cli.json and sys.stdout.isatty():
+        with suppress(KeyboardInterrupt):
+            _watch(cli, storage, before, interval)
+        return
+    time.sleep(interval)
+    look = Look.at(storage)
+    if cli.json:
+        cli.document(_as_json(cli, look, before))
+    else:
+        draw(*_parts(cli, look, before))
 
 
-def _watch(cli: Cli, storage: Storage, look: Look) -> NoReturn:
+def _watch(cli: Cli, storage: Storage, look: Look, interval: float) -> NoReturn:
     """Until Ctrl-C."""
+    from rich.console import Group
+    from rich.live import Live
+
     before = look
-    while True:
-        _draw([*_lines(cli, look, before), "", "ctrl-c ends it"])
-        time.sleep(max(cli.args.interval, SHARE * look.took))
-        try:
-            before, look = look, Look.at(storage)
-        except DatabaseError as e:
-            _draw([f"{e}; trying again"])
+    with Live(screen=True, auto_refresh=False) as screen:
+        while True:
+            screen.update(Group(*_parts(cli, look, before), "", "ctrl-c ends it"), refresh=True)
+            time.sleep(max(interval, SHARE * look.took))
+            try:
+                before, look = look, Look.at(storage)
+            except DatabaseError as e:
+                screen.update(line(f"{e}; trying again"), refresh=True)
 
 
-@contextmanager
-def _screen() -> Iterator[None]:
-    """A screen of our own without a cursor; the terminal is as before afterwards."""
-    sys.stdout.write("\x1b[?1049h\x1b[?25l")
-    try:
-        yield
-    finally:
-        sys.stdout.write("\x1b[?25h\x1b[?1049l")
-        sys.stdout.flush()
-
-
-def _draw(lines: list[str]) -> None:
-    width, height = shutil.get_terminal_size()
-    shown = [line[:width] for line in lines[: height - 1]]
-    sys.stdout.write("\x1b[H" + "".join(f"\x1b[2K{line}\n" for line in shown) + "\x1b[J")
-    sys.stdout.flush()
-
-
-def _lines(cli: Cli, look: Look, before: Look) -> Iterator[str]:
+def _parts(cli: Cli, look: Look, before: Look) -> Iterator[RenderableType]:
+    """What is shown, from top to bottom."""
     running = sum(counts.in_progress for counts in look.live.values())
     clock = time.strftime("%H:%M:%S", time.localtime(look.now))
-    yield f"{clock}  {cli.shown_url}  {counted(len(look.pods), 'pod')}, {counted(running, 'job')} running"
+    yield line(f"{clock}  {cli.shown_url}  {counted(len(look.pods), 'pod')}, {counted(running, 'job')} running")
     yield ""
-    yield from table(QUEUES, (_queue_row(name, look, before) for name in look.queues)).splitlines()
+    yield table(QUEUES, (_queue_row(name, look, before) for name in look.queues))
     if look.pods:
         yield ""
         hands = Counter(job.pod for job in look.running)
-        yield from table(PODS, (_pod_row(pod, hands[pod.id], look) for pod in look.pods)).splitlines()
+        yield table(PODS, (_pod_row(pod, hands[pod.id], look) for pod in look.pods))
     if look.running:
         yield ""
         oldest = sorted(look.running, key=lambda job: job.claimed_at or job.run_at)
-        yield from table(JOBS, (_job_row(job, look.now) for job in oldest)).splitlines()
+        yield table(JOBS, (_job_row(job, look.now) for job in oldest))
 
 
 def _queue_row(name: str, look: Look, before: Look) -> tuple[object, ...]:
     settings, live = look.settings.get(name) or QueueSettings(name), look.live.get(name, Counts())
     ended = look.ended.get(name, {})
-    state = "paused" if settings.paused else ""
-    if settings.throttled_until and settings.throttled_until.timestamp() > look.now:
-        state = f"{state} cooling down, again {until(settings.throttled_until, look.now)}".strip()
     return (
         *(name, settings.max_workers, live.pending, live.scheduled, live.in_progress, live.failed),
         *(ended.get(Status.DONE, 0), ended.get(Status.DEAD, 0), f"{look.rate(name, before):.1f}"),
-        *(duration(live.oldest_pending_age) if live.oldest_pending_age else "-", state or "open"),
+        *(age(live), state(settings, look.now)),
     )
 
 
@@ -178,8 +167,3 @@ def _as_json(cli: Cli, look: Look, before: Look) -> dict[str, Any]:
             for job in look.running
         ],
     }  # fmt: skip
-
-
-def add_options(sub: argparse.ArgumentParser) -> None:
-    """Of `forge top`."""
-    sub.add_argument("--interval", type=float, default=1.0, metavar="SECONDS", help="between two looks; default 1")

@@ -5,28 +5,26 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import click
+
 from forge.app import Handler
-from forge.cli.common import Cli, table
-from forge.errors import ExitCode
+from forge.cli.command import Command
+from forge.cli.common import Cli
 from forge.worker.modules import known_tasks
 
 __all__ = ["tasks"]
 
 
-def tasks(cli: Cli) -> int:
+@click.command(cls=Command)
+def tasks(cli: Cli) -> None:
     """Every kind the configured modules define."""
     known = known_tasks(cli.config, flags=cli.flags)
-    if cli.json:
-        cli.document([_as_json(found.handler) for found in known.kinds.values()])
-        return ExitCode.OK
-    if not known.modules:
-        cli.print('no modules are configured; name them in forge.toml: modules = ["tasks"]')
-    elif not known.kinds:
-        cli.print(f"no tasks in {', '.join(known.modules)}; decorate a function with @app.task")
-    else:
-        head = ("task", "queue", "attempts", "timeout", "where")
-        cli.print(table(head, [_row(found.handler) for found in known.kinds.values()]))
-    return ExitCode.OK
+    none = 'no modules are configured; name them in forge.toml: modules = ["tasks"]'
+    if known.modules:
+        none = f"no tasks in {', '.join(known.modules)}; decorate a function with @app.task"
+    handlers = [found.handler for found in known.kinds.values()]
+    head = ("task", "queue", "attempts", "timeout", "where")
+    cli.listing([_as_json(handler) for handler in handlers], head, map(_row, handlers), none)
 
 
 def _row(handler: Handler) -> tuple[object, ...]:

@@ -1,16 +1,16 @@
-"""`forge init`, `forge config show` and `forge version`."""
+"""`forge init`: a project to start from."""
 
 from __future__ import annotations
 
-import platform
 from pathlib import Path
 
-from forge import __version__
-from forge.cli.common import Cli
-from forge.errors import ExitCode, UsageError
-from forge.fastpath import IMPL
+import click
 
-__all__ = ["init", "line", "native", "version"]
+from forge.cli.command import Command
+from forge.cli.common import Cli
+from forge.errors import UsageError
+
+__all__ = ["init"]
 
 FILES = {
     "forge.toml": """\
@@ -55,9 +55,10 @@ def test_flaky_is_tried_until_its_attempts_are_used_up(forge_app, forge_drain):
 }
 
 
-def init(cli: Cli) -> int:
+@click.command(cls=Command)
+@click.argument("folder", metavar="[DIR]", type=click.Path(path_type=Path), default=".")
+def init(cli: Cli, folder: Path) -> None:
     """A project to start from: settings, two tasks and their tests."""
-    folder = Path(cli.args.dir)
     there = [name for name in FILES if (folder / name).exists()]
     if there:
         raise UsageError(f"{folder} has {', '.join(there)} already; choose another directory: nothing was written")
@@ -70,23 +71,3 @@ def init(cli: Cli) -> int:
         raise UsageError(f"cannot write {e.filename}: {e.strerror}") from None
     cli.print(f"created {', '.join(FILES)}")
     cli.print("next:  forge-master -c forge.toml")
-    return ExitCode.OK
-
-
-def native() -> str:
-    """Which fast path is in use, in a word."""
-    return "native" if IMPL == "c" else "pure Python"
-
-
-def version(cli: Cli) -> int:
-    """What is installed."""
-    if cli.json:
-        cli.document({"forge": __version__, "python": platform.python_version(), "impl": IMPL})
-    else:
-        cli.print(line())
-    return ExitCode.OK
-
-
-def line() -> str:
-    """`forge 0.1.0 (native), Python 3.13.1`"""
-    return f"forge {__version__} ({native()}), Python {platform.python_version()}"

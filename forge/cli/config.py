@@ -6,26 +6,29 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import click
 import orjson
 
+from forge.cli.command import Group
 from forge.cli.common import Cli
 from forge.config import Shown, shown
 from forge.config.reading import dotted
-from forge.errors import ExitCode
 
-__all__ = ["show_config"]
+__all__ = ["config"]
 
 
-def show_config(cli: Cli) -> int:
+@click.group(cls=Group)
+def config() -> None:
+    """The settings in force."""
+
+
+@config.command()
+@click.option("--origin", is_flag=True, help="say where each value comes from")
+def show(cli: Cli, origin: bool) -> None:
     """The settings in force, as the lines of a forge.toml; secrets are masked."""
     found = [_shortened(cli, entry) for entry in shown(cli.config)]
-    if cli.json:
-        cli.document(_document(cli, found))
-        return ExitCode.OK
-    for entry in found:
-        origin = f"   # {entry.origin}" if cli.args.origin and entry.origin else ""
-        cli.print(f"{_line(entry)}{origin}")
-    return ExitCode.OK
+    lines = (_line(entry) + (f"   # {entry.origin}" if origin and entry.origin else "") for entry in found)
+    cli.answer(_document(cli, found, origin), "\n".join(lines))
 
 
 def _shortened(cli: Cli, entry: Shown) -> Shown:
@@ -33,7 +36,7 @@ def _shortened(cli: Cli, entry: Shown) -> Shown:
     return Shown(entry.key, cli.shown_url, entry.origin) if entry.key == ("database",) else entry
 
 
-def _document(cli: Cli, found: list[Shown]) -> dict[str, Any]:
+def _document(cli: Cli, found: list[Shown], with_origin: bool) -> dict[str, Any]:
     """The same as one object; a table that is not there is left out."""
     document: dict[str, Any] = {}
     origin = {}
@@ -46,7 +49,7 @@ def _document(cli: Cli, found: list[Shown]) -> dict[str, Any]:
             origin[dotted(entry.key)] = entry.origin
     path: Path | None = cli.config.path
     document["path"] = str(path) if path else None
-    return document | ({"origin": origin} if cli.args.origin else {})
+    return document | ({"origin": origin} if with_origin else {})
 
 
 def _line(entry: Shown) -> str:

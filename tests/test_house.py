@@ -63,7 +63,6 @@ ASSIGNED_ELSEWHERE = {
     "output.py: self._logging.now": "a value of its own for each thread, in a threading.local",
     "database.py: _quiet.here.on": "a value of its own for each thread, in a threading.local",
     "threads.py: threading.Thread.start": "threads that a handler starts are followed to their job",
-    "__init__.py: args.args": "argparse's result",
     # Outcomes are exceptions: what their constructors take is the user's, what else they carry is set beside it.
     "job_messages.py: outcome.error_type": "no argument of the user's Failed(…)",
     "outcomes.py: outcome.error_type": "no argument of the user's Failed(…)",
@@ -150,21 +149,20 @@ def test_no_method_is_called_by_a_name_that_is_put_together() -> None:
 # The two databases have twins: classes and files of the same name. A name is there twice if one of them sees it twice.
 DIALECTS = [FORGE / "storage" / "postgres", FORGE / "storage" / "sqlite"]
 
-CLASSES_TWICE = {
-    "Master": "the pod; the one that the demo starts",
-}
+CLASSES_TWICE: dict[str, str] = {}
 
 FILES_TWICE = {
     # One subject that several layers have a part in, each by the same word.
     "budgets.py": "the command, what holds of them in a cluster, their tables",
     "enqueue.py": "the command, how jobs are stored",
     "metrics.py": "the command, what is counted, its tables",
+    "pods.py": "the command, their tables",
     "schedules.py": "the app's, the command, what a cluster does, the zygote's, their tables",
     "shares.py": "how they are worked out, their tables",
     "endings.py": "the fast path's arrays of them, how they are written",
     # Two subjects.
     "database.py": "SQLite's file; the one that tests have",
-    "modules.py": "the command; importing them",
+    "tasks.py": "the app's; the command",
     "values.py": "of settings; of the storage's contract",
     "reading.py": "of settings; of a worker's channel",
 }

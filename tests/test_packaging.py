@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from forge import __version__
+
 pytestmark = pytest.mark.impl_free
 
 ROOT = Path(__file__).parent.parent
@@ -64,7 +66,7 @@ def test_without_a_compiler_the_wheel_is_built_all_the_same_with_every_file(tree
     with zipfile.ZipFile(tree / "out" / done.stdout.splitlines()[-1]) as wheel:
         names = wheel.namelist()
     assert modules_and_sql(names) == shipped()
-    assert {name.split("/")[0] for name in names} == {"forge", f"forge_jobs-{PROJECT['version']}.dist-info"}
+    assert {name.split("/")[0] for name in names} == {"forge", f"forge_jobs-{__version__}.dist-info"}
     assert not [name for name in names if name.endswith((".so", ".c"))]
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
@@ -117,9 +119,7 @@ def test_the_supported_pythons_are_said_twice_alike() -> None:
 
 
 def test_the_changelog_has_this_version() -> None:
-    assert re.search(
-        rf"^## {re.escape(PROJECT['version'])}\b", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE
-    )
+    assert re.search(rf"^## {re.escape(__version__)}\b", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
 
 
 def test_ci_runs_the_gate() -> None:

@@ -62,14 +62,15 @@ def queue() -> None:
     """Change one queue's settings."""
 
 
-@queue.command("set", short_help="Change settings given as key=value.")
+@queue.command(
+    "set",
+    short_help="Change settings given as key=value.",
+    help=f"Change settings given as key=value: {', '.join(QUEUE_KEYS)}.",
+)
 @click.argument("name", metavar="NAME")
 @click.argument("settings", metavar="KEY=VALUE...", nargs=-1, required=True)
 def set_queue(cli: Cli, name: str, settings: Sequence[str]) -> None:
     _change(cli, name, parse_settings(settings))
-
-
-set_queue.help = f"Change settings given as key=value: {', '.join(QUEUE_KEYS)}."
 
 
 def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:

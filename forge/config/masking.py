@@ -128,10 +128,15 @@ def _parts(match: re.Match[str] | None) -> _Parts | None:
 
 
 def _parameters(query: str, known: frozenset[str] | None) -> tuple[str, list[str]]:
-    """The query as it may be shown, and what is not. `known` are names that may be; None: those that look harmless."""
-    shown, secrets = [], []
+    """The query as it may be shown, and what is not. `known` are names that may be; None: those that look harmless.
+    Behind a secret, which may have a & in it, what is not known may be the rest of it."""
+    shown, secrets = list[str](), list[str]()
     for pair in query.split("&"):
         name, mark, value = pair.partition("=")
+        if secrets and unquote(name) not in _KNOWN:
+            shown.append(HIDDEN)
+            secrets.append(pair)
+            continue
         harmless = unquote(name) in known if known is not None else not looks_secret(unquote(name))
         if not mark or harmless:
             shown.append(pair)

@@ -99,11 +99,8 @@ def test_every_error_is_public() -> None:
     assert set(forge.errors.__all__) - {"ExitCode"} <= set(forge.__all__)
 
 
-def test_the_version_is_that_of_the_distribution_or_says_that_it_is_unknown() -> None:
-    try:
-        assert forge.__version__ == metadata.version("forge-jobs")
-    except metadata.PackageNotFoundError:
-        assert forge.__version__ == "0+unknown"
+def test_the_version_is_that_of_the_distribution() -> None:
+    assert forge.__version__ == metadata.version("forge-jobs")
 
 
 @pytest.mark.parametrize(

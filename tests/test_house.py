@@ -65,9 +65,9 @@ ASSIGNED_ELSEWHERE = {
     "threads.py: threading.Thread.start": "threads that a handler starts are followed to their job",
     "__init__.py: args.args": "argparse's result",
     # Outcomes are exceptions: what their constructors take is the user's, what else they carry is set beside it.
-    "protocol.py: outcome.error_type": "no argument of the user's Failed(…)",
+    "job_messages.py: outcome.error_type": "no argument of the user's Failed(…)",
     "outcomes.py: outcome.error_type": "no argument of the user's Failed(…)",
-    "protocol.py: done.spare_result": "no argument of the user's Done(…)",
+    "job_messages.py: done.spare_result": "no argument of the user's Done(…)",
     "steps.py: outcome.spare_result": "no argument of the user's Done(…)",
     # In inner loops, or shared by two files that are one subject.
     "burst.py: seat.ctx": "the inner loop of a worker, in which a call for each job is measured",
@@ -76,9 +76,6 @@ ASSIGNED_ELSEWHERE = {
     "claims.py: who.doubtful": "claims in doubt, beside the tokens that are minted there",
     "database.py: conn.forgotten": "psycopg's connection with fields of the pool's",
     "pool.py: conn.used_at": "psycopg's connection with fields of the pool's",
-    "child.py: LazyStorage.keep": "a setting of the worker's whole process",
-    "child.py: self.link.stopping": "what the handlers' contexts read",
-    "zygote.py: each.pid": "the record of a child that is being started",
     "running.py: storage.on_enqueue": "a test database runs jobs as they are enqueued, for the length of a with block",
     "running.py: self.total.ran": "a sum",
     "running.py: self.total.stale": "a sum",
@@ -154,9 +151,7 @@ def test_no_method_is_called_by_a_name_that_is_put_together() -> None:
 DIALECTS = [FORGE / "storage" / "postgres", FORGE / "storage" / "sqlite"]
 
 CLASSES_TWICE = {
-    "Line": "of a queue, which is public; of a worker's jobs",
     "Master": "the pod; the one that the demo starts",
-    "Step": "of a plan of statements; of a walk along lines; of a simulation",
 }
 
 FILES_TWICE = {
@@ -240,13 +235,6 @@ GONE = {
     "supervisor": "master, loop",
     "telling": "log",
 }
-STILL_THERE = {
-    "forge/_native/burst.pxi": "crew",
-    "forge/_reference/burst.py": "crew",
-    "forge/worker/runners.py": "crew",
-    "bench/fastpath.py": "crew",
-    "tests/worker/test_burst.py": "crew",
-}
 
 
 def test_words_that_are_gone_do_not_come_back() -> None:
@@ -260,7 +248,7 @@ def test_words_that_are_gone_do_not_come_back() -> None:
             words = {word[1].lower() for word in pattern.finditer(f"{path.name}\n{path.read_text('utf-8')}")}
             if words:
                 found[path.relative_to(ROOT).as_posix()] = ", ".join(sorted(words))
-    compare((f"{path}: {words}" for path, words in found.items()), (f"{p}: {w}" for p, w in STILL_THERE.items()))
+    assert not found
 
 
 # -- what the docs say of it -------------------------------------------------------------------------------------------

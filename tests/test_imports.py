@@ -210,7 +210,7 @@ def test_the_order_is_as_contributors_are_told() -> None:
         ("app/client.py", "try:\n    from django.db import x\nexcept ImportError: pass", "django is the user's"),
         ("storage/x.py", "import sqlalchemy.orm", "sqlalchemy is the user's"),
         ("__init__.py", "from forge.cli import main", "cli is to the right of forge itself"),
-        ("__init__.py", "from forge.inline import drain", "worker is to the right of forge itself"),
+        ("__init__.py", "from forge.inline import drain", "inline is to the right of forge itself"),
         ("storage/x.py", "from forge.cluster.service import Service", "cluster is to the right of storage"),
         ("cluster/x.py", "from forge.app import Forge", "app is to the right of cluster"),
         ("cluster/x.py", "from forge.master.pod.log import log", "master is to the right of cluster"),

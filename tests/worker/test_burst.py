@@ -202,7 +202,6 @@ def test_a_line_that_somebody_else_empties_meanwhile(bench: Bench) -> None:
     assert bench.run() == 1
 
 
-@pytest.mark.parametrize("impl", [NATIVE, _fastpath_py], ids=["c", "py"])
 def test_a_reply_that_is_made_while_others_are_sent_is_sent_after_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """The reader's thread sends what is there whenever it likes: here always between the list and the reply."""
     ours, theirs = socket.socketpair()
@@ -226,6 +225,7 @@ def test_a_reply_that_is_made_while_others_are_sent_is_sent_after_them(monkeypat
     assert [UUID(orjson.loads(line)["id"]) for line in lines] == sent
 
 
+@pytest.mark.parametrize("impl", [NATIVE, _fastpath_py], ids=["c", "py"])
 def test_a_worker_replies_as_it_does_without(
     app: Forge, drive: Drive, impl: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -82,7 +82,9 @@ def aperform(ctx: Context, handler: Handler) -> Coroutine[Any, Any, Ending]:
 
 def resume(ctx: Context, handler: Handler, returned: Any, error: BaseException | None, run: Run) -> Ending:
     """Take the steps that follow the call, of a job whose handler was called: it returned this, or raised that."""
-    return _here(ctx, handler, partial(_came, returned, error), run)
+    if error is not None:  # raised again, it would hold the frames here, which hold it, until the garbage is collected
+        return _after(ctx, handler, raised(ctx, handler, error))
+    return _here(ctx, handler, lambda: returned, run)
 
 
 def _here(ctx: Context, handler: Handler, call: Call, run: Run) -> Ending:
@@ -102,13 +104,6 @@ def _in_a_task(ctx: Context, handler: Handler, call: Call, run: Run) -> Ending:
     except BaseException as error:  # noqa: BLE001 (the thread was interrupted that runs the loop, or it cannot run)
         return _after(ctx, handler, raised(ctx, handler, error))
     return ending
-
-
-def _came(returned: Any, error: BaseException | None) -> Any:
-    """The call of a handler that was called before."""
-    if error is not None:
-        raise error
-    return returned
 
 
 def _call(ctx: Context, handler: Handler) -> Any:

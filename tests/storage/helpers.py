@@ -312,10 +312,8 @@ def check_whole(url: str) -> None:
     assert sql(url, both) == []
     assert sql(url, "select id from {job} where id in (select id from {job_history})") == []
     assert sql(url, "select id from {job} where (status = 'in_progress') <> (claim is not null)") == []
-    assert (
-        sql(url, "select id from {job} where (place is not null) <> (status = 'in_progress' and line is not null)")
-        == []
-    )
+    misplaced = "select id from {job} where place is not null and (status <> 'in_progress' or concurrency_key is null)"
+    assert sql(url, misplaced) == []
     if is_sqlite(url):
         assert sql(url, "pragma integrity_check") == [("ok",)]
 

@@ -183,7 +183,7 @@ def test_on_postgresql_a_claim_of_lines_reads_a_small_multiple_of_n(
         assert f"rows={N}" in text
         assert not re.search("Seq Scan|Bitmap", text), text
         tables = [line for (line,) in plan if " on job" in line or "Removed" in line]
-        assert entries_read([(line,) for line in tables]) <= 8 * N, text
+        assert entries_read([(line,) for line in tables]) <= 9 * N, text  # with what is removed from what was found
         conn.rollback()
 
 

@@ -81,9 +81,9 @@ class SqliteLineStore(SqliteFacet, WalkedLines):
         names = [{"id": claim.id.bytes, "token": claim.token} for claim in (last, heir)]
         with self._writer.writing() as (conn, _):
             places = [place for name in names for (place,) in conn.rows(self._sql.place_of.sql, name)]
-            if len(places) < 2 or not places[0] or places[1] != 0:
+            if len(places) < 2 or not places[0] or places[1] is not None:
                 return False
-            for name, place in zip(names, (0, places[0]), strict=True):
+            for name, place in zip(names, (None, places[0]), strict=True):
                 conn.rows(self._sql.change_place.sql, {**name, "place": place})
             return True
 

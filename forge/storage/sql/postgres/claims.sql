@@ -111,7 +111,7 @@ with recursive mark as materialized (select {mark_columns} from {marks}), level(
          order by j.run_at, j.id limit 1) d
     union all
     select w.queue, d.run_at from unnest(:queues::text[]) w(queue) cross join lateral (
-        select j.run_at from forge.job j where j.queue = w.queue and j.line is not null and j.place is null
+        select j.run_at from forge.job j where j.queue = w.queue and {waits_in_line}
          order by j.run_at limit 1) d
 )
 select extract(epoch from min(greatest(due.run_at, q.throttled_until)) - now())::float8

@@ -93,7 +93,7 @@ select l.queue, l.priority, f.run_at, f.id, extract(epoch from now() - w.run_at)
 union all
 select q.queue, null, null, null, extract(epoch from now() - d.run_at)::float8, now()
   from forge.line_queue q cross join lateral (
-    select j.run_at from forge.job j where j.queue = q.queue and j.line is not null and j.place is null
+    select j.run_at from forge.job j where j.queue = q.queue and {waits_in_line}
      order by j.run_at limit 1) d
 
 -- Each queue from there on, which are the marks here: what runs was first in line once, so it is found there, whatever

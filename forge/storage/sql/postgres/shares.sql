@@ -81,7 +81,7 @@ with recursive served(queue) as materialized (
     select queue from hop where queue is not null
     union
     select l.queue from forge.line_queue l cross join lateral (
-        select from forge.job j where j.queue = l.queue and j.line is not null and j.place is null limit 1) w
+        select from forge.job j where j.queue = l.queue and {waits_in_line} limit 1) w
 )
 select n.queue, exists (select from waiting w where w.queue = n.queue)
   from (select queue from waiting where queue <> '' union select name from forge.queue) n

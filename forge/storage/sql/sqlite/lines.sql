@@ -32,7 +32,7 @@ select rowid from forge_job indexed by forge_job_line
    and run_at <= :now order by run_at, id limit :n
 
 -- name: claim_in_line
-update forge_job set status = 'in_progress', attempts = attempts + 1, claim = :token, claimed_at = :now, place = 0
+update forge_job set status = 'in_progress', attempts = attempts + 1, claim = :token, claimed_at = :now
  where rowid = :row returning {claim_columns}
 
 -- name: give_place

@@ -31,7 +31,7 @@ create table forge.job (
     max_attempts        smallint not null default 5,
     crashes             smallint not null default 0,
     concurrency         smallint,            -- how many claims of its concurrency_key there may be
-    -- Of a job in a line, while it is claimed: which of those claims this one is, or 0 if it has no such key.
+    -- Of a job that is claimed and has such a key: which of those claims this one is; null behind another of a chain.
     place               smallint check (place is null or status = 'in_progress'),
     queue               text collate "C" not null,
     kind                text collate "C" not null,
@@ -58,14 +58,13 @@ create table forge.job (
 -- claimed jobs stay in the index until they end, and a scan from the start reads past them; and who looks for all
 -- claims of a pod, which happens when one has died, reads the whole table.
 create index job_claim on forge.job (queue, priority, run_at, id) where line is null;
--- Jobs in lines, which wait in one of their own: see claim_lines. Plain jobs are in none of these, and a plain claim
--- changes none of their columns. A claim in a line sets `place`, and so does leave the first two: what runs is not read
--- past.
+-- Jobs in lines, which wait in one of their own: see claim_lines. Plain jobs are in none of these. A claim that takes a
+-- place of a key leaves the first two; others change none of their columns, and stay until they end.
 create index job_line on forge.job (queue, line, priority, run_at, id) where line is not null and place is null;
 create index job_line_due on forge.job (queue, run_at) where line is not null and place is null;
 -- Why a limit holds whatever anybody does: no two claims of a key have the same place.
 create unique index job_place on forge.job (concurrency_key, place) where place > 0;
--- Those that run; to be counted.
+-- Those that run and have a place; to be counted.
 create index job_in_line on forge.job (queue) where place is not null;
 -- What an owner polls; empty but for jobs that somebody is cancelling.
 create index job_cancel on forge.job (cancel_requested_at) where cancel_requested_at is not null;

@@ -29,7 +29,7 @@ create table forge_job (
     max_attempts        integer not null default 5,
     crashes             integer not null default 0,
     concurrency         integer,             -- how many claims of its concurrency_key there may be
-    -- Of a job in a line, while it is claimed: which of those claims this one is, or 0 if it has no such key.
+    -- Of a job that is claimed and has such a key: which of those claims this one is; null behind another of a chain.
     place               integer check (place is null or status = 'in_progress'),
     queue               text not null,
     kind                text not null,

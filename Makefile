@@ -6,8 +6,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/made
 # Bytecode is kept, whatever the surroundings say: tests start some thousand interpreters, each of which would compile forge.
 export PYTHONDONTWRITEBYTECODE :=
-# Tests wait for processes and clocks most of the time: more of them than cores.
-PYTEST := $(BIN)/python -m pytest -q -n 6
+# Tests wait for processes and clocks most of the time: more of them than cores. One that fails is run once more, and the
+# report names it: thousands of real processes share the machine, and a failure that does not come again is looked into, but
+# does not stop others' work.
+PYTEST := $(BIN)/python -m pytest -q -n 6 --reruns 1
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint test-slow sanitize fuzz bench figures samples clean

@@ -11,10 +11,11 @@ import pytest
 from forge.job import Claim, Done, Ending, Released, Status
 from forge.master.queues.chains import Chains
 from forge.master.queues.local_queue import MOST_BEHIND
+from tests.storage.helpers import sql
 
 from .conftest import Project, eventually, making
 from .readers import claims
-from .test_lines import TASKS, all_done, check_guarded, enqueue, kill_workers, statuses
+from .test_lines import TASKS, all_done, check_guarded, enqueue, kill_workers
 
 pytestmark = pytest.mark.impl_free
 
@@ -89,9 +90,22 @@ def short(tmp_path: Path, url: str) -> Iterator[Project]:
 def test_short_jobs_of_a_key_keep_to_its_limit_while_workers_that_have_many_of_them_are_killed(short: Project) -> None:
     """Chains get long: each run is short, and so many wait. Whoever is killed has the rest of a chain in hand."""
     pod = short.start()
-    jobs = [(f"key{n % 2}", n, 0.0) for n in range(1500)]
-    enqueue(short, "guarded", *jobs)
-    eventually(lambda: statuses(short)[Status.IN_PROGRESS] > 4)  # two places for each of two keys
+    jobs: list[tuple[str, int, float]] = []
+
+    def in_hand() -> int:
+        return int(sql(short.url, f"select count(*) from {{job}} where status = '{Status.IN_PROGRESS}'")[0][0])
+
+    def chained() -> bool:
+        """Two places for each of two keys, and more jobs than that in hand. One that has run all gets more."""
+        if in_hand() > 4:
+            return True
+        if len(short.events("END")) >= len(jobs):
+            more = [(f"key{n % 2}", n, 0.001) for n in range(len(jobs), len(jobs) + 1500)]
+            enqueue(short, "guarded", *more)
+            jobs.extend(more)
+        return in_hand() > 4
+
+    eventually(chained)
     killed = kill_workers([pod], random.Random(3), 15)
     eventually(lambda: all_done(short, len(jobs)), within=90)
     # Who is killed has run some whose replies were not sent yet: those are run again.

@@ -1,0 +1,1 @@
+"""The table of endpoints: a module for each subject, each with its `ENDPOINTS`."""

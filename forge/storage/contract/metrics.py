@@ -21,10 +21,12 @@ __all__ = [
     "MINUTE",
     "TIMINGS",
     "DatabaseFigures",
+    "DatabaseHealth",
     "DatabasePoint",
     "Histogram",
     "MetricReport",
     "MetricStore",
+    "OpenTransaction",
     "PodFigures",
     "PodPoint",
     "Point",
@@ -42,6 +44,9 @@ COUNTERS = ("completed", "failed", "throttled", "snoozed", "crashed", "cancelled
 CPU = ("master_cpu", "zygote_cpu", "workers_cpu")  # seconds
 MEMORY = ("master_rss", "zygote_rss", "workers_rss", "master_pss", "zygote_pss", "workers_pss")  # bytes
 TIMINGS = ("claims", "finalizes", "beats")  # histograms
+
+LONG_OPEN = 300.0  # seconds for which a transaction may be open before that is worth a warning
+MUCH_WAL = 10_000_000_000  # bytes
 
 Histogram = Mapping[int, int]
 
@@ -107,6 +112,44 @@ class DatabaseFigures(NamedTuple):
     history_dead: int | None
 
 
+class OpenTransaction(NamedTuple):
+    """The one that has been open for longest of those that keep dead rows from being cleaned up."""
+
+    pid: int
+    user: str | None
+    application: str | None
+    client: str | None
+    state: str | None
+    age: float  # seconds
+    query: str | None  # the beginning of its last statement
+
+
+class DatabaseHealth(NamedTuple):
+    """How a database stands beside its size. None: it does not say."""
+
+    version: str
+    connections: int | None = None
+    active: int | None = None  # connections in the midst of a statement
+    most_connections: int | None = None
+    wal: int | None = None  # PostgreSQL: bytes written so far; SQLite: bytes of the log beside the file
+    wal_held: int | None = None  # bytes that replication slots keep
+    oldest: OpenTransaction | None = None
+
+    def warnings(self) -> list[str]:
+        """What is about to hurt, each in a sentence."""
+        found = []
+        if self.oldest is not None and self.oldest.age > LONG_OPEN:
+            found.append(
+                f"a transaction of pid {self.oldest.pid} has been open for {self.oldest.age:.0f} s: until it ends, "
+                "dead rows stay and claims become slower"
+            )
+        if self.connections is not None and self.most_connections and self.connections > 0.9 * self.most_connections:
+            found.append(f"{self.connections} of {self.most_connections} connections are in use")
+        if self.wal_held is not None and self.wal_held > MUCH_WAL:
+            found.append(f"replication slots hold {self.wal_held / 1e9:.1f} GB of WAL")
+        return found
+
+
 class Point(NamedTuple):
     """One queue in one step of time."""
 
@@ -169,6 +212,10 @@ class MetricStore(abc.ABC):
     @abc.abstractmethod
     def database(self) -> DatabaseFigures:
         """How large it is."""
+
+    @abc.abstractmethod
+    def health(self) -> DatabaseHealth:
+        """Its connections, its log, and the transaction that has been open for longest."""
 
     @abc.abstractmethod
     def record(

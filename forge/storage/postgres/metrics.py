@@ -14,9 +14,11 @@ from forge.storage.contract import Step
 from forge.storage.contract.metrics import (
     MINUTE,
     DatabaseFigures,
+    DatabaseHealth,
     DatabasePoint,
     MetricReport,
     MetricStore,
+    OpenTransaction,
     PodPoint,
     Point,
     ReportTaken,
@@ -144,6 +146,10 @@ class PostgresMetricStore(PostgresFacet, MetricStore):
 
     def database(self) -> DatabaseFigures:
         return DatabaseFigures(*self._rows("database_figures")[0])
+
+    def health(self) -> DatabaseHealth:
+        oldest = [OpenTransaction(*row) for row in self._rows("oldest_transaction")]
+        return DatabaseHealth(*self._one("database_health"))._replace(oldest=oldest[0] if oldest else None)
 
     def record(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ import orjson
 from forge.storage.contract.metrics import (
     MINUTE,
     DatabaseFigures,
+    DatabaseHealth,
     DatabasePoint,
     MetricReport,
     MetricStore,
@@ -94,6 +96,15 @@ class SqliteMetricStore(SqliteFacet, MetricStore):
     def database(self) -> DatabaseFigures:
         """How much of it is for which table is known only to who reads it all."""
         return DatabaseFigures(self._rows("database_pages")[0][0], None, None, None, None)
+
+    def health(self) -> DatabaseHealth:
+        """Who else has the file open, the file does not know."""
+        version, file = self._rows("database_version")[0]
+        try:
+            wal = os.stat(f"{file}-wal").st_size if file else None
+        except OSError:
+            wal = 0
+        return DatabaseHealth(version, wal=wal)
 
     def record(
         self,

@@ -136,6 +136,26 @@ select pg_database_size(current_database()), pg_total_relation_size('forge.job')
        pg_total_relation_size('forge.job_history'), pg_stat_get_dead_tuples('forge.job'::regclass),
        pg_stat_get_dead_tuples('forge.job_history'::regclass)
 
+-- What others do is seen as far as the role may see it: a query of theirs only by pg_read_all_stats.
+-- name: database_health
+select current_setting('server_version'), a.connections, a.active, current_setting('max_connections')::int,
+       case when not pg_is_in_recovery() then (pg_current_wal_lsn() - '0/0')::bigint end,
+       (select max(pg_current_wal_lsn() - restart_lsn)::bigint from pg_replication_slots where not pg_is_in_recovery())
+  from (select count(*) as connections, count(*) filter (where state = 'active' and pid <> pg_backend_pid()) as active
+          from pg_stat_activity where backend_type = 'client backend') a
+
+-- Of this database, or one that holds a snapshot: prepared ones have no process, theirs is 0.
+-- name: oldest_transaction
+select pid, usename, application_name, client, state, extract(epoch from clock_timestamp() - since)::float8, query
+  from (select pid, usename::text, application_name, coalesce(host(client_addr), 'local') as client, state,
+               xact_start as since, left(query, 1000) as query from pg_stat_activity
+         where datname = current_database() and xact_start is not null and pid <> pg_backend_pid()
+           and backend_type = 'client backend'
+        union all
+        select 0, owner::text, null, null, 'prepared', prepared, 'prepare transaction ' || quote_literal(gid)
+          from pg_prepared_xacts where database = current_database()) t
+ where since < clock_timestamp() - interval '1 second' order by since limit 1
+
 -- The leader's writes, each behind hold_term.
 -- name: record_standing
 insert into forge.metric as m (minute, queue, {gauges})

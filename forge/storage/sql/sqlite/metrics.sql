@@ -100,6 +100,9 @@ select queue, count(*) from (
 -- name: database_pages
 select page_count * page_size from pragma_page_count, pragma_page_size
 
+-- name: database_version
+select sqlite_version(), (select file from pragma_database_list where name = 'main')
+
 -- The leader's writes, each behind hold_term.
 -- name: record_standing
 insert into forge_metric (minute, queue, {gauges})

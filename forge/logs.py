@@ -23,7 +23,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from io import TextIOWrapper
@@ -36,6 +36,7 @@ import orjson
 from forge.codec import clean_text
 from forge.config.model import LoggingConfig
 from forge.errors import ConfigError
+from forge.redaction import redact, redact_text
 
 __all__ = [
     "DETAILS",
@@ -141,9 +142,9 @@ class TextFormatter(logging.Formatter):
     """`12:00:00 mail/3  message`, and the traceback below it. A record may name another `who` by `extra`, and have
     `details`, which come below it too."""
 
-    def __init__(self, who: str) -> None:
+    def __init__(self, who: str, redact: Sequence[str] = ()) -> None:
         super().__init__()
-        self._who = who
+        self._who, self._redact = who, redact
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (the standard library's name)
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
@@ -161,15 +162,15 @@ class TextFormatter(logging.Formatter):
             parts.append(_below(self.formatException(record.exc_info)))
         if record.stack_info:
             parts.append(_below(record.stack_info))
-        return "\n".join(parts)
+        return redact_text("\n".join(parts), self._redact)
 
 
 class JsonFormatter(logging.Formatter):
     """One JSON object per line."""
 
-    def __init__(self, who: str) -> None:
+    def __init__(self, who: str, redact: Sequence[str] = ()) -> None:
         super().__init__()
-        self._who = who
+        self._who, self._redact = who, redact
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -189,6 +190,9 @@ class JsonFormatter(logging.Formatter):
             line["exception"] = _cut_before(self.formatException(record.exc_info))
         if record.stack_info:
             line["stack"] = _cut_before(record.stack_info)
+        if self._redact:
+            shown = redact(line, self._redact)
+            line = {k: redact_text(v, self._redact) if isinstance(v, str) else v for k, v in shown.items()}
         return _json(line)
 
 
@@ -232,8 +236,9 @@ def keep_stderr() -> None:
     _stderr = open(os.dup(2), "w", 1, encoding="utf-8", errors="backslashreplace")  # noqa: SIM115 (for good)
 
 
-def setup(config: LoggingConfig, who: str) -> None:
+def setup(config: LoggingConfig, who: str, redact: Sequence[str] = ()) -> None:
     """Have the root logger write what the config says. Called again (after a fork, say), it replaces what it set up.
+    Fields whose names fit `redact` are not shown.
 
     A log file follows rotation by itself; one that is not there yet is made for its owner's eyes alone, whatever the
     umask. `ConfigError` if it cannot be opened.
@@ -247,7 +252,7 @@ def setup(config: LoggingConfig, who: str) -> None:
         )
     except OSError as e:
         raise ConfigError(f"cannot write the log file {config.file}: {e.strerror}; see file in [logging]") from None
-    handler.setFormatter(JsonFormatter(who) if config.format == "json" else TextFormatter(who))
+    handler.setFormatter((JsonFormatter if config.format == "json" else TextFormatter)(who, redact))
     handler.addFilter(JobFields())
     root = logging.getLogger()
     if _handler is not None:

@@ -20,6 +20,7 @@ ROOT = Path(__file__).parent.parent
 LAYERS = [
     {"errors", "job", "retry", "config", "early", "failpoints"},
     {"codec", "delays", "descendants", "fence", "host_limits", "job_messages", "logs", "printing", "protocol"}
+    | {"redaction"}
     | {"fastpath", "_fastpath", "_fastpath_py", "_native", "_reference"},  # what fastpath is made of
     {"storage"},
     {"cluster"},

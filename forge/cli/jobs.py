@@ -14,6 +14,7 @@ from forge.cli.command import WHOLE, Command, OneOf
 from forge.cli.common import Cli, duration, find_job, until
 from forge.errors import ExitCode, UsageError
 from forge.job import Job, JobFilter, Status
+from forge.redaction import redact_job
 
 __all__ = ["cancel", "delete", "jobs", "requeue", "retry", "show"]
 
@@ -30,7 +31,7 @@ def show(cli: Cli, id: str, verbose: bool) -> None:
     ID is an id, or its first 8 or more digits.
     """
     storage = cli.storage()
-    job = find_job(storage, id)
+    job = redact_job(find_job(storage, id), cli.config.redact)
     lines = [headline(job, storage.now()), *(_details(job) if verbose else ())]
     if commands := _next(job):
         lines.append("next:  " + " | ".join(f"forge {verb} {job.id}" for verb in commands))
@@ -144,7 +145,8 @@ def jobs(
     storage = cli.storage()
     page = storage.find(where, limit=limit, cursor=cursor)
     now = storage.now()
-    cli.listing({"jobs": page.jobs, "cursor": page.cursor}, HEAD, (_row(job, now) for job in page.jobs), "no jobs")
+    found = [redact_job(job, cli.config.redact) for job in page.jobs]
+    cli.listing({"jobs": found, "cursor": page.cursor}, HEAD, (_row(job, now) for job in found), "no jobs")
     if page.cursor and not cli.json:
         cli.note(f"more:  --cursor {page.cursor}")
 

@@ -64,7 +64,7 @@ def master(cli: Cli, pid_file: Path | None, check: bool, reload: bool) -> int:
     systemd = cli.closing(Systemd())
     if reload:
         prepare_to_reload()
-    logs.setup(cli.config.logging, "master")
+    logs.setup(cli.config.logging, "master", cli.config.redact)
     shown = os.path.relpath(cli.config.path) if cli.config.path else "(none)"
     log(f"forge {__version__} ({native()})  pid {os.getpid()}  config {shown}")
     cli.config.declared_queues()

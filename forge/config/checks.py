@@ -18,6 +18,7 @@ __all__ = [
     "json_value",
     "name",
     "parameters",
+    "patterns",
     "schedule",
     "seconds_last",
     "suggest",
@@ -58,6 +59,12 @@ def name(value: str) -> str | None:
 def names(values: Sequence[str]) -> str | None:
     """Names of modules, none of them empty."""
     return None if all(values) else 'a list of module names, such as ["tasks"]'
+
+
+def patterns(values: Sequence[str]) -> str | None:
+    """Globs of the names of fields."""
+    fits = all(0 < len(value) <= MAX_NAME and "\0" not in value for value in values)
+    return None if fits else f'a list of patterns of up to {MAX_NAME} characters, such as ["password", "*token"]'
 
 
 def argv(value: Sequence[str]) -> str | None:

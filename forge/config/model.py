@@ -35,6 +35,12 @@ DEFAULT_DATABASE = "sqlite:///forge.db"
 DAY = 86_400
 WEEK = 7 * DAY
 
+# What is a secret by its name, unless `redact` says otherwise. Not *token*: jobs that count tokens have max_tokens.
+REDACTED = (
+    "*password*", "*passwd", "passphrase", "*secret*", "token", "*_token", "*api_key", "*apikey", "*private_key",
+    "authorization", "*cookie", "*credentials",
+)  # fmt: skip
+
 # What operators can set at run time: it is in the queue's row. The rest of a queue's settings is the pod's own.
 QUEUE_KEYS = tuple(f.name for f in dataclasses.fields(QueueSettings) if f.compare and f.name != "name")
 
@@ -281,6 +287,13 @@ class Config(Section):
     )
     fork_safety: Literal["warn", "strict"] = setting(
         "warn", "modules that leave threads or connections behind when imported: told of, or refused"
+    )
+    redact: tuple[str, ...] = setting(
+        REDACTED,
+        "names of fields whose values are shown as `***`, of payloads, results, errors and log lines; see [secrets]"
+        "(operating.md#secrets)",
+        example='["password", "*token"]',
+        check=checks.patterns,
     )
     pid_file: Path | None = setting(None, "written and locked while forge-master runs")
     logging: LoggingConfig = setting(LoggingConfig(), "what is logged")

@@ -87,7 +87,7 @@ class Zygote:
         """Everything, from the imports on. With a trial, it is only ready if that has gone well."""
         _hold_signals()
         self._config = config.load(Path(config_path) if config_path else None, start=self._folder)
-        logs.setup(self._config.logging, "zygote")
+        logs.setup(self._config.logging, "zygote", self._config.redact)
         # SIGCHLD only has to interrupt the wait; children are collected in the loop.
         reader, writer = channel_pair()
         writer.setblocking(False)
@@ -327,7 +327,7 @@ def _worker(
     """In the child: a worker of a queue with these settings."""
     channel, *pipes = fds
     output.take_pipes(pipes)
-    logs.setup(settings.logging, label)
+    logs.setup(settings.logging, label, settings.redact)
     return Worker(
         label,
         channel_of(channel),

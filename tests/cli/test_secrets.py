@@ -226,3 +226,10 @@ def test_an_error_of_a_job_does_nothing_to_a_terminal(forge: Shell, project: Pat
         for words in (("show", job.id), ("show", job.id, "-v"), ("jobs",), ("jobs", "--status", "dead")):
             ran = forge(*words)
             assert "\x1b" not in ran.out and "\x9b" not in ran.out
+
+
+def test_forge_show_and_forge_jobs_hide_secret_fields(forge: Shell, project: Path) -> None:
+    with Forge() as app:
+        id = app.enqueue("mail", {"to": "bob", "smtp": {"password": SECRET}}).id
+    assert forge("show", id, "-o", "json").json["payload"] == {"to": "bob", "smtp": {"password": "***"}}
+    assert SECRET not in forge.ok("show", id, "-v") + forge.ok("jobs", "-o", "json")

@@ -36,6 +36,6 @@ def a_bug(where: str) -> None:
 def change_logs(config: Config) -> None:
     """Write logs as these settings say; if that cannot be done, say so and go on as before."""
     try:
-        logs.setup(config.logging, "master")
+        logs.setup(config.logging, "master", config.redact)
     except ForgeError as e:
         log(f"{e}; the log stays as it was", level=logging.ERROR)
